@@ -1,0 +1,159 @@
+"""What a KV policy is: four slots of frozen parameters, and the run objects that one sampling run makes from them."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .cache import Bank, KVCache
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]       # q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the cache must know of a backbone; read from the model, never assumed."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    grid: tuple[int, int]            # (h, w) tokens of a latent frame
+    chunk_frames: int                # latent frames of a full chunk
+    temporal_channels: int           # first channels of a head, rotated by time in adjacent pairs
+    rope_theta: float = 10000.0
+
+    @property
+    def tokens_per_frame(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def bytes_per_frame(self, element_size: int) -> int:
+        """Bytes of the keys and values of one latent frame over all layers and heads."""
+        return 2 * self.layers * self.heads * self.head_dim * self.tokens_per_frame * element_size
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Latent frames that are denoised together; the first or the last one may be short."""
+
+    index: int
+    start_frame: int
+    frames: int
+    given: bool = False              # part of the prefix: observed, not generated
+
+    @property
+    def end_frame(self) -> int:
+        return self.start_frame + self.frames
+
+
+class RetentionRun:
+    """The memory of one stream during one run. Every hook does nothing by default; each may call `bank.keep`."""
+
+    needs_queries = False            # True: `observe` is called with every step's queries
+
+    def head_groups(self, layer: int) -> list[list[int]] | None:
+        """Heads of each bank in this layer; None for one bank with all heads."""
+        return None
+
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        """Evict, before the chunk's first write."""
+
+    def after_step(self, chunk: Chunk, step: int, x0: Tensor):
+        """See a step's prediction, `[1, C, F, 2h, 2w]` normalised latents after guidance."""
+
+    def before_clean(self, cache: KVCache, chunk: Chunk):
+        """Compact. The chunk's own rows are the tail of every bank and must stay."""
+
+    def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
+        """Score the finished chunk, `[1, C, F, 2h, 2w]`."""
+
+    def observe(self, layer: int, chunk: Chunk, step: int, q: Tensor, bank: Bank):
+        """See a layer's rotated queries `[1, N, H, D]`."""
+
+
+class Retention(ABC):
+    """Slot 1: what stays in the cache."""
+
+    @abstractmethod
+    def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
+        """Most latent frames a bank ever holds, the chunk in work included."""
+
+    @abstractmethod
+    def start(self, geometry: Geometry) -> RetentionRun: ...
+
+    def check(self, chunk_frames: int):
+        """Raise ValueError, in a sentence, when these parameters cannot work with this chunk size."""
+
+
+class SelectionRun:
+    """The reading of one stream during one run. By default every query reads every row of its bank."""
+
+    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
+        """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
+        return attention(q, *bank.read(layer))
+
+
+class Selection(ABC):
+    """Slot 2: what each query reads of what stayed."""
+
+    @abstractmethod
+    def start(self, geometry: Geometry) -> SelectionRun: ...
+
+
+class Schedule(ABC):
+    """Slot 3: in which order forwards run, and with that how history gets into the cache."""
+
+    @abstractmethod
+    def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
+        """Yield each chunk with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.loop.Rollout`."""
+
+    @abstractmethod
+    def forwards(self, chunks: list[Chunk], steps: int) -> int:
+        """How many model calls the take needs, for progress and estimates."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Slot 4: how the kept bytes are held. This one: in the model's dtype, on the model's device."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class ReadAll(Selection):
+    """Every query reads every row of its bank."""
+
+    def start(self, geometry: Geometry) -> SelectionRun:
+        return SelectionRun()
+
+
+def _full() -> Retention:
+    from .full import FullKV
+    return FullKV()
+
+
+def _clean_pass() -> Schedule:
+    from .clean_pass import CleanPass
+    return CleanPass()
+
+
+@dataclass(frozen=True)
+class KVPolicy:
+    """Four slots. Nodes hand a policy on with one of them changed, so graphs read left to right."""
+
+    retention: Retention = field(default_factory=_full)
+    selection: Selection = field(default_factory=ReadAll)
+    schedule: Schedule = field(default_factory=_clean_pass)
+    storage: Storage = field(default_factory=Storage)
+
+    def with_slot(self, **slot) -> KVPolicy:
+        return replace(self, **slot)
+
+    def describe(self) -> dict:
+        """Name and parameters of each slot, for the stats."""
+        return {name: {"name": type(part).__name__, **asdict(part)} for name, part in vars(self).items()}

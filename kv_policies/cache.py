@@ -1,0 +1,121 @@
+"""The KV cache of one stream: banks of preallocated rows, and for every row the token that it came from."""
+import torch
+from torch import Tensor
+
+from .base import Chunk, Geometry, Storage
+from .rope import rotate_in_time
+
+
+class Bank:
+    """Cached tokens of one group of heads. All layers hold the same tokens in the same order.
+
+    Rows `[0, committed)` are history, rows `[committed, length)` belong to the chunk in work and are overwritten by each of
+    its forwards. `frame`, `cell` (row * w + column) and `position` (the temporal position baked into the key) name each row;
+    they live on the CPU, so that policies decide without waiting for the device.
+    """
+
+    def __init__(self, geometry: Geometry, heads: list[list[int]], capacity: int, storage: Storage,
+                 dtype: torch.dtype, device: torch.device):
+        self.geometry, self.heads, self.capacity = geometry, heads, capacity
+        self.k, self.v = ([storage.allocate((1, capacity, len(group), geometry.head_dim), dtype, device) for group in heads]
+                          for _ in range(2))
+        self.frame = torch.empty(capacity, dtype=torch.long)
+        self.cell = torch.empty(capacity, dtype=torch.long)
+        self.position = torch.empty(capacity, dtype=torch.float64)
+        self.length = self.committed = 0
+        self._source: list[Tensor] = []              # keys of the first rows as they were written, see `move`
+        self._source_position = torch.empty(0, dtype=torch.float64)
+
+    def reserve(self, chunk: Chunk):
+        """Append the chunk's rows. Their keys and values arrive with the forwards."""
+        tokens = self.geometry.tokens_per_frame
+        end = self.length + chunk.frames * tokens
+        if end > self.capacity:
+            raise RuntimeError(f"A KV bank of {self.capacity} rows was asked to hold {end}: the policy's capacity_frames is too small.")
+        rows = slice(self.length, end)
+        frame = torch.arange(chunk.start_frame, chunk.end_frame).repeat_interleave(tokens)
+        self.frame[rows], self.position[rows] = frame, frame.double()
+        self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
+        self.length = end
+
+    def write(self, layer: int, k: Tensor, v: Tensor):
+        """Overwrite the rows of the chunk in work, `[1, N, H, D]` each."""
+        self.k[layer][:, self.committed:self.length] = k
+        self.v[layer][:, self.committed:self.length] = v
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Views of all live rows, `[1, S, H, D]` each; nothing is copied."""
+        return self.k[layer][:, :self.length], self.v[layer][:, :self.length]
+
+    def commit(self):
+        self.committed = self.length
+
+    def keep(self, rows: Tensor):
+        """Gather the given live rows (long, ascending) to the front, in all layers; the rest is gone."""
+        if len(rows) == self.length:
+            return
+        # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
+        moved = (rows != torch.arange(len(rows))).nonzero()
+        first = int(moved[0]) if len(moved) else len(rows)
+        moving, target = rows[first:], slice(first, len(rows))
+        if len(moving):
+            on_device = moving.to(self.k[0].device)
+            for buffer in (*self.k, *self.v):
+                buffer[:, target] = buffer.index_select(1, on_device)     # one layer's rows at a time: a small working set
+            for name in (self.frame, self.cell, self.position):
+                name[target] = name[moving]
+        self.committed -= self.length - len(rows)
+        self.length = len(rows)
+        assert self.committed >= 0, "a policy dropped rows of the chunk in work"
+
+    def move(self, count: int, position: Tensor):
+        """Re-rotate the first `count` rows to temporal positions, float64 `[count]`.
+
+        The keys as first written are held beside the bank, and every move starts from those, so that a sink which moves
+        with every chunk gathers no rounding error. Those rows must stay the first ones.
+        """
+        if not self._source:
+            self._source = [k[:, :count].clone() for k in self.k]
+            self._source_position = self.position[:count].clone()
+        if torch.equal(position, self.position[:count]):
+            return
+        shift, g = position - self._source_position, self.geometry
+        for buffer, source in zip(self.k, self._source):
+            buffer[:, :count] = rotate_in_time(source, shift, g.temporal_channels, g.rope_theta)
+        self.position[:count] = position
+
+    def nbytes(self) -> int:
+        """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
+        return sum(t.numel() * t.element_size() for t in (*self.k, *self.v, *self._source))
+
+    def live_bytes(self, rows: int) -> int:
+        return sum(2 * rows * k.shape[2] * k.shape[3] * k.element_size() for k in self.k)
+
+
+class KVCache:
+    """All banks of one stream."""
+
+    def __init__(self, geometry: Geometry, groups: list[list[list[int]]], capacity: int, storage: Storage,
+                 dtype: torch.dtype, device: torch.device):
+        """`groups[bank][layer]` lists the heads; `capacity` is in rows."""
+        self.geometry = geometry
+        self.banks = [Bank(geometry, heads, capacity, storage, dtype, device) for heads in groups]
+
+    def reserve(self, chunk: Chunk):
+        for bank in self.banks:
+            bank.reserve(chunk)
+
+    def commit(self):
+        for bank in self.banks:
+            bank.commit()
+
+    def history_tokens(self) -> int:
+        """Kept history rows, summed over layers and heads."""
+        return sum(bank.committed * sum(map(len, bank.heads)) for bank in self.banks)
+
+    def nbytes(self) -> int:
+        return sum(bank.nbytes() for bank in self.banks)
+
+    def live_bytes(self) -> int:
+        """Bytes of the history rows in use."""
+        return sum(bank.live_bytes(bank.committed) for bank in self.banks)

@@ -1,0 +1,33 @@
+"""The chunk loop of the Self-Forcing family (arXiv 2506.08009): denoise a chunk, then write it into the cache by a clean pass."""
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .base import Chunk, Schedule
+
+
+@dataclass(frozen=True)
+class CleanPass(Schedule):
+    """`context_noise` is the sigma of the clean pass (0 in every released configuration; the latent itself stays clean)."""
+
+    context_noise: float = 0.0
+
+    def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
+        for chunk in rollout.chunks:
+            rollout.begin(chunk)
+            if chunk.given:
+                x0 = rollout.given(chunk)
+            else:
+                x = rollout.noise(chunk)
+                for step in range(rollout.steps):
+                    x0 = rollout.denoise(chunk, step, x)
+                    x = rollout.renoise(chunk, step, x0)
+                x0 = x
+            if chunk is not rollout.chunks[-1]:      # nothing reads what the last chunk would leave behind
+                rollout.clean(chunk, x0, self.context_noise)
+            yield chunk, x0
+
+    def forwards(self, chunks: list[Chunk], steps: int) -> int:
+        generated = sum(not chunk.given for chunk in chunks)
+        return generated * steps + len(chunks) - 1

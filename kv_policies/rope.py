@@ -1,0 +1,21 @@
+"""Moving stored keys in time: a key that was rotated at one temporal position is turned to another, in fp32."""
+import torch
+from torch import Tensor
+
+
+def temporal_frequencies(channels: int, theta: float) -> Tensor:
+    """Angle per latent frame of each temporal channel pair, float64 `[channels / 2]` (RoFormer, arXiv 2104.09864, eq. 15)."""
+    return theta ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
+
+
+def rotate_in_time(k: Tensor, shift: Tensor, channels: int, theta: float) -> Tensor:
+    """Turn keys `[B, S, H, D]` by `shift` latent frames, float64 `[S]`; the first `channels` of D are temporal, in adjacent pairs.
+
+    Rotations compose, so this equals rotating the bare key at the new position. Angles are built in float64, since a fp32
+    position past some thousand frames has lost the digits that the fastest pair needs; the product is taken in fp32.
+    """
+    angle = (shift[:, None] * temporal_frequencies(channels, theta)).to(k.device)
+    cos, sin = angle.cos().float()[:, None], angle.sin().float()[:, None]
+    even, odd = k[..., :channels].float().unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+    return torch.cat([turned.to(k.dtype), k[..., channels:]], -1)

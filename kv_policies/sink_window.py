@@ -1,0 +1,67 @@
+"""Keep the first and the latest frames (StreamingLLM, arXiv 2309.17453; frame sinks as in LongLive, arXiv 2509.22622)."""
+from dataclasses import dataclass
+
+import torch
+
+from .base import Chunk, Geometry, Retention, RetentionRun
+from .cache import KVCache
+
+SINK_ROPE = ("absolute", "shifted")
+
+
+@dataclass(frozen=True)
+class SinkWindow(Retention):
+    """Hold at most `window_frames` latent frames: the first `sink_frames`, the chunk in work, and whole chunks before it.
+
+    `sink_frames` = 0 is a plain sliding window. `sink_rope`: "absolute" leaves the sink at its true place in time (LongLive);
+    "shifted" turns it to stand just before the window, so that no distance exceeds the window (Rolling Forcing,
+    arXiv 2509.25161; Deep Forcing, arXiv 2512.05081).
+    """
+
+    sink_frames: int = 3
+    window_frames: int = 21
+    sink_rope: str = "absolute"
+
+    def __post_init__(self):
+        if self.sink_rope not in SINK_ROPE:
+            raise ValueError(f"sink_rope is '{self.sink_rope}'. Use 'absolute' or 'shifted'.")
+        if self.sink_frames < 0 or self.window_frames < 1:
+            raise ValueError(f"A window holds at least 1 frame and a sink at least 0; got window_frames = {self.window_frames}, "
+                             f"sink_frames = {self.sink_frames}.")
+
+    def check(self, chunk_frames: int):
+        if self.window_frames < self.sink_frames + chunk_frames:
+            raise ValueError(f"window_frames = {self.window_frames} cannot hold sink_frames = {self.sink_frames} and the chunk in "
+                             f"work ({chunk_frames} frames). Use window_frames of at least {self.sink_frames + chunk_frames}.")
+
+    def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
+        return min(total_frames, self.window_frames)
+
+    def start(self, geometry: Geometry) -> RetentionRun:
+        return SinkWindowRun(self)
+
+
+class SinkWindowRun(RetentionRun):
+    def __init__(self, policy: SinkWindow):
+        self.policy = policy
+        self.starts: list[int] = []              # first frame of each chunk that is still in the window
+
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        sink, (bank,) = self.policy.sink_frames, cache.banks
+        oldest = self._oldest_frame(chunk)
+        frame = bank.frame[:bank.length]
+        bank.keep(((frame < sink) | (frame >= oldest)).nonzero()[:, 0])
+        held = min(sink, chunk.start_frame)
+        if held and self.policy.sink_rope == "shifted":
+            first = max(oldest, sink) - held
+            position = torch.arange(first, first + held, dtype=torch.float64)
+            bank.move(held * cache.geometry.tokens_per_frame, position.repeat_interleave(cache.geometry.tokens_per_frame))
+        self.starts.append(chunk.start_frame)
+
+    def _oldest_frame(self, chunk: Chunk) -> int:
+        """First frame of the window, once chunks that no longer fit beside the sink have left."""
+        room = self.policy.window_frames - chunk.frames
+        if chunk.start_frame > room:
+            room -= self.policy.sink_frames      # the whole past no longer fits: the sink takes its share
+        self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
+        return self.starts[0] if self.starts else chunk.start_frame

@@ -1,0 +1,1 @@
+"""How a take is made: chunk loop, session and stats. Needs kv_policies and torch, no host."""

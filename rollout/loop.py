@@ -1,0 +1,107 @@
+"""How a take is made: chunks, the re-noise rule, and the bookkeeping around a schedule."""
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..kv_policies import Chunk
+from .session import Session
+from .stats import Trace
+
+
+def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0) -> list[Chunk]:
+    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part may be short."""
+    chunks: list[Chunk] = []
+    for first, last, given in ((0, given_frames, True), (given_frames, total_frames, False)):
+        for start in range(first, last, chunk_frames):
+            chunks.append(Chunk(len(chunks), start, min(chunk_frames, last - start), given))
+    return chunks
+
+
+class FinishedChunk(NamedTuple):
+    chunk: Chunk
+    latents: Tensor                  # [1, C, F, 2h, 2w], normalised
+
+
+@dataclass
+class Model:
+    """The three calls that a rollout makes; latents `[1, C, F, 2h, 2w]`, sigma a 0-dim tensor."""
+
+    predict: Callable[[Tensor, Tensor], Tensor]        # x, sigma -> x0 after guidance
+    write: Callable[[Tensor, float], None]             # x, sigma: run every stream once, for the cache alone
+    noise: Callable[[int, int, Tensor], Tensor]        # number of the generated chunk, step, like -> fresh noise
+
+
+class Rollout:
+    """What a schedule works with: the chunks of one take and the calls that make one.
+
+    The re-noise rule is that of the Self-Forcing family: x = (1 - sigma') x0 + sigma' noise, fresh noise at every step.
+    """
+
+    def __init__(self, chunks: list[Chunk], sigmas: Tensor, noise: Tensor, prefix: Tensor | None, model: Model, session: Session,
+                 trace: Trace, on_step: Callable[[Chunk, int, Tensor, Tensor], None]):
+        """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given chunks' latents."""
+        self.chunks, self.steps = chunks, len(sigmas) - 1
+        self._sigmas, self._last_is_zero = sigmas, [float(s) == 0 for s in sigmas.tolist()]
+        self._noise, self._prefix, self._model = noise, prefix, model
+        self._session, self._trace, self._on_step = session, trace, on_step
+        self._given_chunks = sum(chunk.given for chunk in chunks)
+
+    def begin(self, chunk: Chunk):
+        with self._trace.phase("policy"):
+            self._session.begin(chunk)
+
+    def given(self, chunk: Chunk) -> Tensor:
+        return self._prefix[:, :, chunk.start_frame:chunk.end_frame]
+
+    def noise(self, chunk: Chunk) -> Tensor:
+        return self._noise[:, :, chunk.start_frame:chunk.end_frame]
+
+    def denoise(self, chunk: Chunk, step: int, x: Tensor) -> Tensor:
+        """One step: the prediction x0 of the noisy chunk `x`."""
+        self._session.step = step
+        with self._trace.phase("denoise"):
+            x0 = self._model.predict(x, self._sigmas[step])
+        if step == 0:
+            self._trace.measure(self._session, chunk)
+        with self._trace.phase("policy"):
+            for stream in self._session.streams.values():
+                stream.retention.after_step(chunk, step, x0)
+        self._on_step(chunk, step, x0, x)
+        return x0
+
+    def renoise(self, chunk: Chunk, step: int, x0: Tensor) -> Tensor:
+        """The next step's noisy chunk; x0 itself after the last one."""
+        if self._last_is_zero[step + 1]:
+            return x0
+        sigma = self._sigmas[step + 1]
+        return (1.0 - sigma) * x0 + sigma * self._model.noise(chunk.index - self._given_chunks, step, x0)
+
+    def clean(self, chunk: Chunk, x0: Tensor, sigma: float):
+        """The clean pass: compact, run the finished chunk once, then it is history."""
+        streams = self._session.streams.values()
+        with self._trace.phase("policy"):
+            for stream in streams:
+                stream.retention.before_clean(stream.cache, chunk)
+        with self._trace.phase("clean"):
+            self._model.write(x0, sigma)
+        self._session.commit()
+        if chunk.given:
+            self._trace.measure(self._session, chunk)
+        with self._trace.phase("policy"):
+            for stream in streams:
+                stream.retention.after_clean(stream.cache, chunk, x0)
+
+
+def run(rollout: Rollout, session: Session, trace: Trace) -> Iterator[FinishedChunk]:
+    """Yield each chunk when it is finished. Whatever ends the run, no tensor of it stays."""
+    try:
+        began = perf_counter()
+        for chunk, latents in session.policy.schedule.take(rollout):
+            trace.finish(chunk, perf_counter() - began)
+            yield FinishedChunk(chunk, latents)
+            began = perf_counter()
+    finally:
+        session.close()

@@ -1,0 +1,92 @@
+"""What travels with a model call: the caches of all streams, and the one place where attention meets the policy."""
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from ..kv_policies import Attention, Bank, Chunk, Geometry, KVCache, KVPolicy
+
+
+class Stream:
+    """The memory of one conditioning branch. Streams never share a cache."""
+
+    def __init__(self, policy: KVPolicy, geometry: Geometry, total_frames: int, dtype: torch.dtype, device: torch.device):
+        self.retention = policy.retention.start(geometry)
+        self.selection = policy.selection.start(geometry)
+        everyone = [list(range(geometry.heads))]
+        by_layer = [self.retention.head_groups(layer) or everyone for layer in range(geometry.layers)]
+        capacity = policy.retention.capacity_frames(total_frames, geometry.chunk_frames) * geometry.tokens_per_frame
+        self.cache = KVCache(geometry, [list(bank) for bank in zip(*by_layer)], capacity, policy.storage, dtype, device)
+        self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
+
+    def begin(self, chunk: Chunk):
+        self.retention.begin_chunk(self.cache, chunk)
+        self.cache.reserve(chunk)
+
+
+class Session:
+    """One take of one batch item. It holds every tensor of the run; `close` drops them all."""
+
+    def __init__(self, policy: KVPolicy, geometry: Geometry, total_frames: int, dtype: torch.dtype, device: torch.device):
+        self.policy, self.geometry, self.total_frames = policy, geometry, total_frames
+        self.dtype, self.device = dtype, device
+        self.streams: dict[Hashable, Stream] = {}
+        self.chunk: Chunk | None = None
+        self.step = 0
+
+    def stream(self, key: Hashable) -> Stream:
+        """The stream of a conditioning, made at its first forward."""
+        if key not in self.streams:
+            stream = self.streams[key] = Stream(self.policy, self.geometry, self.total_frames, self.dtype, self.device)
+            stream.begin(self.chunk)
+        return self.streams[key]
+
+    def begin(self, chunk: Chunk):
+        """Open a chunk: policies evict, then every cache makes room for its rows."""
+        self.chunk = chunk
+        for stream in self.streams.values():
+            stream.begin(chunk)
+
+    def attend(self, keys: list[Hashable], layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        """Write the chunk's keys and values and read what the policy allows.
+
+        q, k, v: `[B, N, H, D]` rotated at their true positions, one batch row per stream in `keys`. Returns `[B, N, H * D]`.
+        """
+        rows = [self._attend(self.stream(key), layer, q[i:i + 1], k[i:i + 1], v[i:i + 1], attention) for i, key in enumerate(keys)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def _attend(self, stream: Stream, layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        banks = stream.cache.banks
+        if len(banks) == 1:                  # all heads together: no gather, no scatter
+            banks[0].write(layer, k, v)
+            return self._read(stream, layer, q, banks[0], attention)
+        out = torch.empty_like(q)
+        for bank in banks:
+            heads = bank.heads[layer]
+            if heads:
+                bank.write(layer, k[:, :, heads], v[:, :, heads])
+                out[:, :, heads] = self._read(stream, layer, q[:, :, heads], bank, attention).unflatten(-1, (len(heads), -1))
+        return out.flatten(2)
+
+    def _read(self, stream: Stream, layer: int, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
+        if stream.retention.needs_queries:
+            stream.retention.observe(layer, self.chunk, self.step, q, bank)
+        return stream.selection.read(layer, self.chunk, q, bank, attention)
+
+    def text(self, keys: list[Hashable], layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Cross-attention keys and values `[B, L, H * D]`, projected once per stream and layer."""
+        if any(layer not in self.stream(key).text for key in keys):
+            k, v = project()
+            for i, key in enumerate(keys):
+                self.stream(key).text[layer] = k[i:i + 1], v[i:i + 1]
+        parts = [self.stream(key).text[layer] for key in keys]
+        return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
+
+    def commit(self):
+        """The chunk's rows are history from now on; for all streams or, after an error, for none."""
+        for stream in self.streams.values():
+            stream.cache.commit()
+
+    def close(self):
+        self.streams.clear()
+        self.chunk = None

@@ -1,0 +1,123 @@
+"""What a take's memory held and cost: one row per chunk while it runs, one frozen value afterwards."""
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from time import perf_counter
+
+from ..kv_policies import Chunk, Geometry
+from .session import Session
+
+
+@dataclass(frozen=True)
+class ChunkRow:
+    """One finished chunk. Tokens are summed over layers, heads and streams; bytes over streams."""
+
+    item: int                        # which of the batch
+    index: int
+    start_frame: int
+    frames: int
+    given: bool
+    kept_tokens: int                 # history that the chunk could read
+    full_tokens: int                 # history that FullKV would hold
+    bank_tokens: tuple[int, ...]     # history rows of each bank, first stream
+    live_bytes: int                  # keys and values of the history
+    allocated_bytes: int             # the buffers that hold them
+    seconds: float
+    seconds_by_phase: dict[str, float]      # denoise, clean, policy
+
+
+@dataclass(frozen=True)
+class KVStats:
+    """Everything that KV Memory Stats shows, as a value."""
+
+    policy: dict
+    geometry: Geometry
+    dtype: str
+    steps: int
+    streams: int
+    chunks: tuple[ChunkRow, ...]
+    seconds: float                   # wall time of the sampling
+    peak_cache_bytes: int            # most bytes allocated for keys and values at one time
+    notes: tuple[str, ...] = ()      # what a user should know about this run
+
+    @property
+    def frames(self) -> int:
+        """Latent frames of one batch item."""
+        return sum(row.frames for row in self.chunks if row.item == 0)
+
+    @property
+    def prune_ratio(self) -> float:
+        """1 - kept / all history tokens, over generated chunks, layers and heads (DeCoPrune, arXiv 2609.39096)."""
+        rows = [row for row in self.chunks if not row.given]
+        full = sum(row.full_tokens for row in rows)
+        return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
+
+    def to_dict(self) -> dict:
+        return {**asdict(self), "frames": self.frames, "prune_ratio": self.prune_ratio}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1)
+
+    def report(self) -> str:
+        """The stats in words, for a node or a terminal."""
+        phases: dict[str, float] = defaultdict(float)
+        for row in self.chunks:
+            for name, seconds in row.seconds_by_phase.items():
+                phases[name] += seconds
+        slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
+        last = self.chunks[-1] if self.chunks else None
+        lines = [
+            f"{self.frames} latent frames in {len(self.chunks)} chunks, {self.steps} steps each, {self.streams} stream(s)",
+            f"policy - {slots}",
+            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(last.live_bytes if last else 0)} of history",
+            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
+            f"time - {self.seconds:.1f} s, of it " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
+        ]
+        return "\n".join([*lines, *self.notes])
+
+
+def _sentence(part: dict) -> str:
+    values = ", ".join(f"{key} {value}" for key, value in part.items() if key != "name")
+    return part["name"] + (f" ({values})" if values else "")
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2 ** 20:,.1f} MiB"
+
+
+class Trace:
+    """Filled by the loop; lives as long as one sampling call."""
+
+    def __init__(self):
+        self.rows: list[ChunkRow] = []
+        self.peak_cache_bytes = 0
+        self.streams = 0
+        self.item = 0
+        self._phases: dict[str, float] = defaultdict(float)
+        self._memory: dict = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = perf_counter()
+        yield
+        self._phases[name] += perf_counter() - began
+
+    def measure(self, session: Session, chunk: Chunk):
+        """Read the cache as the chunk in work sees it."""
+        caches = [stream.cache for stream in session.streams.values()]
+        g = session.geometry
+        own = chunk.frames * g.tokens_per_frame if chunk.given else 0        # a given chunk is measured once it is committed
+        allocated = sum(cache.nbytes() for cache in caches)
+        self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(caches))
+        self._memory = dict(
+            kept_tokens=sum(cache.history_tokens() for cache in caches) - own * g.layers * g.heads * len(caches),
+            full_tokens=chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(caches),
+            bank_tokens=tuple(bank.committed - own for bank in caches[0].banks),
+            live_bytes=sum(cache.live_bytes() for cache in caches), allocated_bytes=allocated)
+
+    def finish(self, chunk: Chunk, seconds: float):
+        self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,
+                                  seconds=seconds, seconds_by_phase=dict(self._phases)))
+        self._phases.clear()

@@ -1,0 +1,71 @@
+"""A fake video transformer of two attention layers, so that the loop and the policies run without a host."""
+import torch
+
+from keepsake.kv_policies import Geometry
+from keepsake.kv_policies.rope import rotate_in_time
+from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
+from keepsake.rollout.session import Session
+from keepsake.rollout.stats import Trace
+
+GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4
+
+
+def geometry(chunk_frames=2, **changes) -> Geometry:
+    return Geometry(**{**dict(layers=LAYERS, heads=HEADS, head_dim=DIM, grid=GRID, chunk_frames=chunk_frames, temporal_channels=4), **changes})
+
+
+def attention(q, k, v):
+    """Plain softmax attention, `[B, N, H, D]` over `[B, S, H, D]` -> `[B, N, H * D]`."""
+    weight = torch.einsum("bnhd,bshd->bhns", q, k).mul(q.shape[-1] ** -.5).softmax(-1)
+    return torch.einsum("bhns,bshd->bnhd", weight, v).flatten(2)
+
+
+class FakeTransformer:
+    """x [1, C, F, 2h, 2w] -> x0 of the same shape; `calls` records (frames of the chunk, sigma) of every forward."""
+
+    def __init__(self, session, streams=("positive",), seed=0):
+        self.session, self.streams, self.calls = session, streams, []
+        random = torch.Generator().manual_seed(seed)
+        width = HEADS * DIM
+        self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * .3
+        self.outward = torch.randn(width, CHANNELS * 4, generator=random, dtype=torch.float64) * .3
+        self.layers = [torch.randn(3, width, width, generator=random, dtype=torch.float64) * .3 for _ in range(LAYERS)]
+
+    def __call__(self, x, sigma):
+        chunk = self.session.chunk
+        self.calls.append((chunk.start_frame, chunk.frames, round(float(sigma), 4)))
+        h, w = GRID
+        y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
+        y = y + float(sigma)
+        frame = torch.arange(chunk.start_frame, chunk.end_frame, dtype=torch.float64).repeat_interleave(h * w)
+        for layer, weights in enumerate(self.layers):
+            q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
+            q, k = (rotate_in_time(u, frame, 4, 10000.0) for u in (q, k))
+            rows = len(self.streams)
+            out = self.session.attend(list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
+            y = y + out[:1].tanh()
+        y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
+        return y.reshape(x.shape)
+
+
+def noise_of(frames, seed=1):
+    return torch.randn((1, CHANNELS, frames, GRID[0] * 2, GRID[1] * 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
+         on_chunk=lambda session, finished: None):
+    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it."""
+    session = Session(policy, geometry(chunk_frames), frames, torch.float64, torch.device("cpu"))
+    transformer, trace = FakeTransformer(session, streams), Trace()
+
+    def fresh(number, step, like):
+        return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)
+
+    chunks = plan_chunks(frames, chunk_frames, 0 if prefix is None else prefix.shape[2])
+    rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
+                      Model(transformer, lambda x, sigma: transformer(x, sigma), fresh), session, trace, on_step)
+    pieces = []
+    for finished in run(rollout, session, trace):
+        pieces.append(finished.latents)
+        on_chunk(session, finished)
+    return torch.cat(pieces, 2), trace, transformer

@@ -1,0 +1,90 @@
+"""Banks: which rows live, what they are called, and that keys and values travel with their names."""
+import pytest
+import torch
+
+from keepsake.kv_policies import Bank, Chunk, Geometry, Storage
+
+GEOMETRY = Geometry(layers=2, heads=2, head_dim=4, grid=(1, 2), chunk_frames=2, temporal_channels=2)
+
+
+def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1))):
+    """Two tokens a frame, two frames a chunk; every key and value says which row it was."""
+    bank = Bank(GEOMETRY, [list(h) for h in heads], 2 * frames, Storage(), dtype, torch.device("cpu"))
+    for index, start in enumerate(range(0, frames, 2)):
+        chunk = Chunk(index, start, 2)
+        bank.reserve(chunk)
+        for layer in range(2):
+            rows = torch.arange(bank.committed, bank.length, dtype=dtype)[None, :, None, None]
+            bank.write(layer, (rows + 100 * layer).expand(1, 4, len(heads[layer]), 4), (-rows - 100 * layer).expand(1, 4, len(heads[layer]), 4))
+        bank.commit()
+    return bank
+
+
+def test_rows_are_named_by_frame_and_cell():
+    bank = filled_bank()
+    assert bank.frame[:bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert bank.cell[:bank.length].tolist() == [0, 1] * 4
+    assert bank.position[:bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [0, 3, 7], [5, 6], [], [0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]])
+def test_keep_gathers_the_same_rows_in_every_layer(rows):
+    bank = filled_bank()
+    names = bank.frame[:8][rows].tolist(), bank.cell[:8][rows].tolist()
+    bank.keep(torch.tensor(rows, dtype=torch.long))
+    assert (bank.length, bank.committed) == (len(rows), len(rows))
+    assert (bank.frame[:bank.length].tolist(), bank.cell[:bank.length].tolist()) == names
+    for layer in range(2):
+        k, v = bank.read(layer)
+        assert k[0, :, 0, 0].tolist() == [row + 100 * layer for row in rows]
+        assert v[0, :, 1, 3].tolist() == [-row - 100 * layer for row in rows]
+
+
+def test_reading_copies_nothing():
+    bank = filled_bank()
+    assert bank.read(1)[0].data_ptr() == bank.k[1].data_ptr()
+
+
+def test_the_chunk_in_work_survives_compaction_and_is_overwritten_in_place():
+    bank = filled_bank(frames=6)
+    bank.keep(torch.arange(8))
+    bank.reserve(Chunk(2, 4, 2))
+    bank.write(0, torch.full((1, 4, 2, 4), 7.), torch.full((1, 4, 2, 4), 7.))
+    bank.keep(torch.tensor([0, 5, 8, 9, 10, 11]))
+    assert (bank.committed, bank.length) == (2, 6)
+    assert bank.frame[:6].tolist() == [0, 2, 4, 4, 5, 5]
+    bank.write(0, torch.full((1, 4, 2, 4), 9.), torch.full((1, 4, 2, 4), 9.))
+    assert bank.read(0)[0][0, :, 0, 0].tolist() == [0, 5, 9, 9, 9, 9]
+
+
+def test_a_policy_cannot_drop_the_chunk_in_work():
+    bank = filled_bank(frames=6)
+    bank.keep(torch.arange(8))
+    bank.reserve(Chunk(2, 4, 2))
+    with pytest.raises(AssertionError, match="chunk in work"):
+        bank.keep(torch.arange(2))
+
+
+def test_a_bank_that_is_too_small_says_so():
+    bank = filled_bank()
+    with pytest.raises(RuntimeError, match="capacity_frames"):
+        bank.reserve(Chunk(2, 4, 2))
+
+
+def test_bytes_are_those_of_the_buffers():
+    bank = filled_bank(heads=((0,), (0, 1)))
+    assert bank.nbytes() == 2 * (8 * 1 * 4 + 8 * 2 * 4) * 4
+    bank.keep(torch.arange(4))
+    assert bank.live_bytes(bank.committed) == bank.nbytes() // 2
+    assert GEOMETRY.bytes_per_frame(4) * 4 == filled_bank().nbytes()
+
+
+def test_a_sink_that_moves_often_gathers_no_rounding_error():
+    moved, once = filled_bank(dtype=torch.bfloat16), filled_bank(dtype=torch.bfloat16)
+    for step in range(1, 200):
+        moved.move(2, torch.full((2,), float(step), dtype=torch.float64))
+    once.move(2, torch.full((2,), 199., dtype=torch.float64))
+    assert torch.equal(moved.k[1], once.k[1])
+    assert moved.position[:3].tolist() == [199, 199, 1]
+    moved.move(2, torch.zeros(2, dtype=torch.float64))
+    assert torch.equal(moved.k[0], filled_bank(dtype=torch.bfloat16).k[0])

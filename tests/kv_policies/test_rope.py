@@ -1,0 +1,44 @@
+"""Moving keys in time against a plain float64 reference."""
+import torch
+
+from keepsake.kv_policies.rope import rotate_in_time
+
+
+def rotate_reference(k, position, channels, theta):
+    """Every pair as a complex number, in float64."""
+    out = k.double().clone()
+    for row, t in enumerate(position.tolist()):
+        for pair in range(channels // 2):
+            turn = torch.polar(torch.tensor(1., dtype=torch.float64), torch.tensor(t * theta ** (-2 * pair / channels), dtype=torch.float64))
+            z = torch.complex(out[:, row, :, 2 * pair], out[:, row, :, 2 * pair + 1]) * turn
+            out[:, row, :, 2 * pair], out[:, row, :, 2 * pair + 1] = z.real, z.imag
+    return out
+
+
+def keys(rows=5, dtype=torch.float32):
+    return torch.randn(1, rows, 2, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def test_rotation_equals_the_reference_and_leaves_the_spatial_channels():
+    position = torch.tensor([0., 1., 7.5, 1025., 50000.], dtype=torch.float64)
+    turned = rotate_in_time(keys(), position, 6, 10000.0)
+    assert torch.allclose(turned.double(), rotate_reference(keys(), position, 6, 10000.0), atol=1e-6)
+    assert torch.equal(turned[..., 6:], keys()[..., 6:])
+
+
+def test_moving_equals_rotating_the_bare_key_at_the_new_place():
+    old, new = torch.arange(5).double() * 400, torch.arange(5).double()
+    moved = rotate_in_time(rotate_in_time(keys(), old, 6, 10000.0), new - old, 6, 10000.0)
+    assert torch.allclose(moved, rotate_in_time(keys(), new, 6, 10000.0), atol=1e-6)
+
+
+def test_pruning_and_rotating_commute():
+    rows, position = torch.tensor([0, 3, 4]), torch.arange(5).double() * 3
+    assert torch.equal(rotate_in_time(keys(), position, 6, 10000.0)[:, rows], rotate_in_time(keys()[:, rows], position[rows], 6, 10000.0))
+
+
+def test_bf16_keys_stay_bf16_and_close():
+    position = torch.arange(5).double() * 100
+    turned = rotate_in_time(keys(dtype=torch.bfloat16), position, 6, 10000.0)
+    assert turned.dtype == torch.bfloat16
+    assert torch.allclose(turned.double(), rotate_reference(keys(dtype=torch.bfloat16), position, 6, 10000.0), atol=2e-2)

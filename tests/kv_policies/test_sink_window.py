@@ -1,0 +1,90 @@
+"""Sink + window: hand cases of which frames a chunk can read."""
+import pytest
+import torch
+
+from keepsake.kv_policies import KVPolicy, SinkWindow
+
+from .. import fake
+
+
+def history(policy, frames, chunk_frames, prefix=None):
+    """Frames in the cache when each chunk is denoised, its own left out: {start frame: [frames]}, and sink positions."""
+    seen, positions = {}, {}
+
+    def on_step(chunk, step, x0, x):
+        bank = sessions[-1].streams["positive"].cache.banks[0]
+        seen[chunk.start_frame] = sorted(set(bank.frame[:bank.committed].tolist()))
+        positions[chunk.start_frame] = bank.position[:bank.committed:6].tolist()
+
+    sessions = []
+    original = fake.Session
+    fake.Session = lambda *a: sessions.append(original(*a)) or sessions[-1]
+    try:
+        fake.take(KVPolicy(policy), frames, chunk_frames, prefix, on_step=on_step)
+    finally:
+        fake.Session = original
+    return seen, positions
+
+
+def test_sliding_window_keeps_the_latest_whole_chunks():
+    seen, _ = history(SinkWindow(0, 6), 10, 2)
+    assert seen == {0: [], 2: [0, 1], 4: [0, 1, 2, 3], 6: [2, 3, 4, 5], 8: [4, 5, 6, 7]}
+
+
+def test_sink_frames_stay_and_count_in_the_window():
+    seen, _ = history(SinkWindow(2, 6), 12, 2)
+    assert seen == {0: [], 2: [0, 1], 4: [0, 1, 2, 3], 6: [0, 1, 4, 5], 8: [0, 1, 6, 7], 10: [0, 1, 8, 9]}
+
+
+def test_a_window_that_is_no_multiple_of_the_chunk_keeps_whole_chunks():
+    seen, _ = history(SinkWindow(0, 7), 12, 3)
+    assert seen == {0: [], 3: [0, 1, 2], 6: [3, 4, 5], 9: [6, 7, 8]}
+
+
+def test_a_sink_can_be_a_part_of_the_first_chunk():
+    seen, _ = history(SinkWindow(1, 7), 12, 3)
+    assert seen[9] == [0, 6, 7, 8]
+
+
+def test_a_window_of_one_chunk_reads_nothing():
+    seen, _ = history(SinkWindow(0, 2), 6, 2)
+    assert seen == {0: [], 2: [], 4: []}
+
+
+def test_a_short_last_chunk_leaves_room_for_no_more_than_whole_chunks():
+    seen, _ = history(SinkWindow(0, 4), 7, 2)
+    assert seen[6] == [4, 5]
+
+
+def test_a_prefix_fills_the_sink():
+    seen, _ = history(SinkWindow(2, 6), 10, 2, prefix=fake.noise_of(4))
+    assert seen == {4: [0, 1, 2, 3], 6: [0, 1, 4, 5], 8: [0, 1, 6, 7]}
+
+
+def test_a_shifted_sink_stands_just_before_the_window():
+    seen, positions = history(SinkWindow(2, 6, "shifted"), 12, 2)
+    assert positions[4] == [0, 1, 2, 3]
+    assert seen[8] == [0, 1, 6, 7] and positions[8] == [4, 5, 6, 7]
+    assert seen[10] == [0, 1, 8, 9] and positions[10] == [6, 7, 8, 9]
+
+
+def test_a_shifted_sink_in_an_empty_window_stands_just_before_the_chunk():
+    _, positions = history(SinkWindow(2, 4, "shifted"), 8, 2)
+    assert positions[6] == [4, 5]
+
+
+def test_a_window_smaller_than_sink_and_chunk_is_refused_in_words():
+    with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5"):
+        SinkWindow(2, 4).check(3)
+
+
+@pytest.mark.parametrize("values", [dict(sink_frames=-1), dict(window_frames=0), dict(sink_rope="round")])
+def test_impossible_values_are_refused(values):
+    with pytest.raises(ValueError):
+        SinkWindow(**values)
+
+
+def test_a_window_as_long_as_the_take_equals_keeping_everything():
+    full, *_ = fake.take(KVPolicy())
+    windowed, *_ = fake.take(KVPolicy(SinkWindow(0, 8)))
+    assert torch.equal(full, windowed)

@@ -1,0 +1,121 @@
+"""The chunk loop: the plan, the rules, and what is left when it ends early."""
+import gc
+
+import pytest
+import torch
+
+from keepsake.kv_policies import Chunk, CleanPass, FullKV, KVPolicy, SinkWindow
+from keepsake.rollout.loop import plan_chunks
+
+from .. import fake
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+def test_a_take_is_cut_into_chunks_and_the_last_one_may_be_short():
+    assert plan_chunks(7, 3) == [Chunk(0, 0, 3), Chunk(1, 3, 3), Chunk(2, 6, 1)]
+
+
+def test_a_prefix_has_chunks_of_its_own():
+    assert plan_chunks(8, 3, given_frames=1) == [Chunk(0, 0, 1, True), Chunk(1, 1, 3), Chunk(2, 4, 3), Chunk(3, 7, 1)]
+    assert plan_chunks(9, 3, given_frames=5) == [Chunk(0, 0, 3, True), Chunk(1, 3, 2, True), Chunk(2, 5, 3), Chunk(3, 8, 1)]
+
+
+def test_81_frames_in_chunks_of_3_with_4_steps_take_134_forwards():
+    chunks = plan_chunks(81, 3)
+    assert CleanPass().forwards(chunks, 4) == 134
+    _, _, transformer = fake.take(KVPolicy(), 81, 3, sigmas=(1., .9, .8, .5, 0.))
+    assert len(transformer.calls) == 134
+
+
+def test_each_chunk_is_denoised_and_then_written_clean():
+    _, _, transformer = fake.take(KVPolicy(), 5, 2)
+    assert transformer.calls == [(0, 2, 1.), (0, 2, .8), (0, 2, .5), (0, 2, 0.), (2, 2, 1.), (2, 2, .8), (2, 2, .5), (2, 2, 0.),
+                                 (4, 1, 1.), (4, 1, .8), (4, 1, .5)]
+
+
+def test_the_sigma_of_the_clean_pass_is_the_schedules():
+    _, _, transformer = fake.take(KVPolicy(schedule=CleanPass(context_noise=.1)), 4, 2)
+    assert (0, 2, .1) in transformer.calls and (0, 2, 0.) not in transformer.calls
+
+
+def test_given_chunks_enter_by_clean_passes_and_come_out_as_they_were():
+    prefix = fake.noise_of(3, seed=9)
+    out, trace, transformer = fake.take(KVPolicy(), 7, 2, prefix)
+    assert transformer.calls[:2] == [(0, 2, 0.), (2, 1, 0.)]
+    assert torch.equal(out[:, :, :3], prefix)
+    assert [row.given for row in trace.rows] == [True, True, False, False]
+
+
+def test_cached_history_equals_attention_over_the_whole_past():
+    """The last chunk's prediction, against one block-causal forward over all frames without a cache."""
+    latents, *_ = fake.take(KVPolicy(), 6, 2)
+    x, predictions = fake.noise_of(2, seed=5), {}
+
+    def masked(session):
+        model = fake.FakeTransformer(session)
+        frame_of_row = torch.arange(6).repeat_interleave(6) // 2
+
+        def attention(q, k, v):
+            score = torch.einsum("bnhd,bshd->bhns", q, k) * q.shape[-1] ** -.5
+            score = score.masked_fill(frame_of_row[:, None] < frame_of_row[None], float("-inf"))
+            return torch.einsum("bhns,bshd->bnhd", score.softmax(-1), v).flatten(2)
+
+        return model, attention
+
+    class Whole:
+        chunk = Chunk(0, 0, 6)
+
+        def attend(self, streams, layer, q, k, v, attention):
+            return self.attention(q, k, v)
+
+    whole = Whole()
+    model, whole.attention = masked(whole)
+    predictions["plain"] = model(torch.cat([latents[:, :, :4], x], 2), 0.)[:, :, 4:]
+    fake.take(KVPolicy(), 6, 2, prefix=torch.cat([latents[:, :, :4], x], 2)[:, :, :4], sigmas=(1e-9, 0.),
+              on_step=lambda chunk, step, x0, noisy: predictions.update(cached=x0, noisy=noisy))
+    model_again, whole.attention = masked(whole)
+    plain = model_again(torch.cat([latents[:, :, :4], predictions["noisy"]], 2), 0.)[:, :, 4:]
+    assert torch.allclose(predictions["cached"], plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("retention", [FullKV(), SinkWindow(2, 6), SinkWindow(2, 6, "shifted")], ids=repr)
+@pytest.mark.parametrize("at", [0, 4, 7])
+def test_an_error_in_mid_take_leaves_no_tensor_and_the_next_run_is_equal(retention, at):
+    policy, whole = KVPolicy(retention), fake.take(KVPolicy(retention))[0]
+    before = live_tensors()
+    calls = []
+
+    def stop(chunk, step, x0, x):
+        calls.append(step)
+        if len(calls) > at:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fake.take(policy, on_step=stop)
+    assert live_tensors() == before
+    assert torch.equal(fake.take(policy)[0], whole)
+
+
+def test_a_caller_that_stops_early_frees_the_caches():
+    sessions = []
+
+    def stop(session, finished):
+        sessions.append(session)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fake.take(KVPolicy(), on_chunk=stop)
+    gc.collect()
+    assert not sessions[0].streams
+
+
+def test_policies_do_not_touch_the_global_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    fake.take(KVPolicy(SinkWindow(2, 6)))
+    assert torch.rand(1) == expected

@@ -1,0 +1,43 @@
+"""The numbers in the stats, counted by hand. Six tokens a frame, two layers, two heads, two frames a chunk."""
+import json
+
+from keepsake.kv_policies import KVPolicy, SinkWindow
+from keepsake.rollout.stats import KVStats
+
+from .. import fake
+
+
+def stats_of(policy, **options):
+    _, trace, _ = fake.take(policy, **options)
+    return KVStats(policy.describe(), fake.geometry(), "float64", 3, trace.streams, tuple(trace.rows), 1.0, trace.peak_cache_bytes)
+
+
+def test_keeping_everything_prunes_nothing():
+    stats = stats_of(KVPolicy())
+    assert stats.prune_ratio == 0
+    assert [row.bank_tokens for row in stats.chunks] == [(0,), (12,), (24,), (36,)]
+    assert stats.peak_cache_bytes == 8 * fake.geometry().bytes_per_frame(8)
+
+
+def test_the_prune_ratio_counts_history_only():
+    stats = stats_of(KVPolicy(SinkWindow(0, 4)))            # history of 0, 2, 2, 2 frames out of 0, 2, 4, 6
+    assert stats.prune_ratio == 1 - 6 / 12
+    assert [row.kept_tokens for row in stats.chunks] == [0, 12 * 4, 12 * 4, 12 * 4]
+
+
+def test_given_chunks_do_not_count_in_the_prune_ratio():
+    stats = stats_of(KVPolicy(SinkWindow(0, 4)), prefix=fake.noise_of(4))
+    assert stats.prune_ratio == 1 - 4 / 10
+    assert [row.bank_tokens for row in stats.chunks] == [(0,), (12,), (12,), (12,)]
+
+
+def test_two_streams_hold_twice_the_bytes_and_the_same_ratio():
+    stats = stats_of(KVPolicy(SinkWindow(0, 4)), streams=("a", "b"))
+    assert stats.prune_ratio == .5 and stats.peak_cache_bytes == 2 * 4 * fake.geometry().bytes_per_frame(8)
+
+
+def test_stats_are_json_and_say_what_ran():
+    told = json.loads(stats_of(KVPolicy(SinkWindow(2, 6))).to_json())
+    assert told["policy"]["retention"] == {"name": "SinkWindow", "sink_frames": 2, "window_frames": 6, "sink_rope": "absolute"}
+    assert told["frames"] == 8 and len(told["chunks"]) == 4
+    assert "prune ratio" in stats_of(KVPolicy()).report()

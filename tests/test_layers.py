@@ -1,0 +1,40 @@
+"""Who may import whom. Arrows only point to rooms lower in this list."""
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PLAIN = {"__future__", "abc", "collections", "contextlib", "dataclasses", "json", "math", "pathlib", "re", "time", "typing"}
+MAY_IMPORT = {                       # room: (other rooms, packages)
+    "kv_policies": (set(), {"torch"}),
+    "rollout": ({"kv_policies"}, {"torch"}),
+    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "matplotlib", "comfy", "comfy_api", "comfy_extras", "latent_preview", "logging", "os"}),
+    "demo": ({"host"}, {"torch", "numpy", "comfy", "argparse", "copy", "os", "sys", "safetensors"}),
+    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "folder_paths"}),
+}
+
+
+def imports(path: Path):
+    """(room or package, is a room) of every import in a file, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((name.name.split(".")[0], False) for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module.split(".")[0], False
+        elif isinstance(node, ast.ImportFrom) and node.level == 2:
+            yield node.module.split(".")[0], True
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_lies_below_it(room):
+    rooms, packages = MAY_IMPORT[room]
+    files = list((ROOT / room).rglob("*.py"))
+    assert files
+    for path in files:
+        for name, is_room in imports(path):
+            assert name in (rooms if is_room else packages | PLAIN), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_nothing_is_loaded_from_the_host_at_import():
+    assert not list(imports(ROOT / "__init__.py")) or all(not is_room for _, is_room in imports(ROOT / "__init__.py"))
