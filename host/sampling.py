@@ -1,0 +1,211 @@
+"""A take inside ComfyUI: from a guider's sampling call down to the rollout, and back."""
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import comfy.model_management
+import comfy.patcher_extension
+import comfy.samplers
+import torch
+from comfy.patcher_extension import WrappersMP
+from torch import Tensor
+
+from ..kv_policies import Chunk, Geometry, KVPolicy
+from ..rollout.loop import Model, Rollout, plan_chunks, run
+from ..rollout.session import Session
+from ..rollout.stats import KVStats, Trace
+from .attention import RUN, is_patched
+from .backbone import read_geometry, require_wan, rotation
+from .conditioning import active_conditionings, check_conditioning, conditioning_of_item
+from .profiles import ARProfile, profile_of
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a take that is known before its first forward."""
+
+    policy: KVPolicy
+    geometry: Geometry
+    chunks: list[Chunk]
+    total_frames: int
+    prefix: Tensor | None            # [B, C, P, 2h, 2w], raw latents
+    streams: int
+
+    def cache_bytes(self, element_size: int) -> int:
+        frames = self.policy.retention.capacity_frames(self.total_frames, self.geometry.chunk_frames)
+        return self.streams * frames * self.geometry.bytes_per_frame(element_size)
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    """What the attention patch needs to know of one model call."""
+
+    session: Session
+    streams: list                    # conditioning id of each batch row
+    rotation: Tensor
+    text_is_constant: bool
+
+
+def log_stats(stats: KVStats):
+    logging.info("Keepsake: %s", stats.report().replace("\n", "; "))
+
+
+class ARVideoSampler(comfy.samplers.Sampler):
+    """Chunk by chunk sampling with a KV policy, as a host SAMPLER. Holds parameters only."""
+
+    def __init__(self, policy: KVPolicy | None = None, chunk_frames: int = 0, prefix: Tensor | None = None,
+                 control: Tensor | None = None, noise_index: list[int] | None = None,
+                 on_stats: Callable[[KVStats], None] = log_stats):
+        """`policy` None and `chunk_frames` 0 take the model's profile. `prefix` [B, C, P, 2h, 2w] raw latents,
+        `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise."""
+        self.policy, self.chunk_frames, self.prefix, self.control = policy, chunk_frames, prefix, control
+        self.noise_index, self.on_stats = noise_index, on_stats
+
+    def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor) -> Plan:
+        """Check everything that can be wrong before any weight is moved. ValueError with a sentence."""
+        model = guider.model_patcher
+        backbone = require_wan(model)
+        if not is_patched(model):
+            raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
+        if len(shape) != 5:
+            raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
+                             "Use EmptyARVideoLatent or another video latent.")
+        steps = sigmas.tolist()
+        if len(steps) < 2 or any(a <= b for a, b in zip(steps, steps[1:])):
+            raise ValueError(f"Sigmas must fall from step to step and be at least two; got {[round(s, 4) for s in steps]}. "
+                             "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
+        profile = profile_of(guider.model_options) or ARProfile(shift=0)
+        chunk_frames = self.chunk_frames or profile.chunk_frames
+        policy = self.policy or profile.policy()
+        policy.retention.check(chunk_frames)
+        prefix = self._prefix(guider, shape)
+        check_conditioning(guider, model, self.control, shape, profile)
+        given = 0 if prefix is None else prefix.shape[2]
+        return Plan(policy, read_geometry(backbone, shape[3], shape[4], chunk_frames), plan_chunks(shape[2], chunk_frames, given),
+                    shape[2], prefix, len(active_conditionings(guider)))
+
+    def _prefix(self, guider, shape) -> Tensor | None:
+        """The given latents: ours, or what the host's ARVideoI2V left on the model."""
+        prefix = self.prefix
+        if prefix is None:
+            prefix = guider.model_options.get("transformer_options", {}).get("ar_config", {}).get("initial_latent")
+        if prefix is None:
+            return None
+        b, c, frames, h, w = shape
+        if prefix.ndim != 5 or (prefix.shape[1], *prefix.shape[3:]) != (c, h, w):
+            raise ValueError(f"The prefix latents have the shape {list(prefix.shape)}, the take {list(shape)}: channels, height and width "
+                             "must agree. Encode the start image or video at the size of the take.")
+        if prefix.shape[0] not in (1, b):
+            raise ValueError(f"The prefix has a batch of {prefix.shape[0]}, the take of {b}. Give one prefix, or one for each.")
+        if prefix.shape[2] >= frames:
+            raise ValueError(f"The prefix fills {prefix.shape[2]} of the take's {frames} latent frames, so nothing is left to make. "
+                             f"The latent's length counts given and new frames: use at least {prefix.shape[2] + 1}.")
+        return prefix.expand(b, *prefix.shape[1:])
+
+    def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
+        """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape."""
+        if denoise_mask is not None:
+            raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
+        plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas), model_wrap.inner_model
+        flow = inner.model_sampling
+        x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
+        prefix = None
+        if plan.prefix is not None:
+            # through the model's dtype, as the host's own AR sampler feeds a start latent
+            prefix = inner.process_latent_in(plan.prefix).to(x.device, inner.get_dtype_inference()).to(x.dtype)
+        trace, progress = Trace(), Progress(callback, len(x) * len([c for c in plan.chunks if not c.given]) * (len(sigmas) - 1))
+        output, conds = torch.empty_like(x), model_wrap.conds
+        try:
+            for item in range(len(x)):
+                trace.item, one = item, slice(item, item + 1)
+                model_wrap.conds = conditioning_of_item(conds, item, len(x))
+                session = Session(plan.policy, plan.geometry, plan.total_frames, inner.get_dtype_inference(), x.device)
+                index = self.noise_index[item] if self.noise_index else item
+                model = guided_model(model_wrap, extra_args, session, index)
+                rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress)
+                for chunk, latents in run(rollout, session, trace):
+                    output[one, :, chunk.start_frame:chunk.end_frame] = latents
+        finally:
+            model_wrap.conds = conds
+        if not torch.isfinite(output).all():
+            raise ValueError("The take holds values that are not finite numbers. The weights do not fit this model class, or the dtype "
+                             "overflows: try another weight dtype in the loader, and a profile that belongs to this checkpoint.")
+        self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
+                              len(sigmas) - 1, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
+                              trace.peak_cache_bytes))
+        return flow.inverse_noise_scaling(sigmas[-1], output)
+
+
+class Progress:
+    """Counts chunks x steps for the host's callback. A preview that fails never ends a run."""
+
+    def __init__(self, callback, total: int):
+        self.callback, self.total, self.done = callback, total, 0
+
+    def __call__(self, chunk: Chunk, step: int, x0: Tensor, x: Tensor):
+        if self.callback is None:
+            return
+        try:
+            self.callback(self.done, x0, x, self.total)
+        except comfy.model_management.InterruptProcessingException:
+            raise
+        except Exception:
+            logging.warning("Keepsake: the preview failed and is off for the rest of this take.", exc_info=True)
+            self.callback = None
+        self.done += 1
+
+
+def guided_model(guider, extra_args: dict, session: Session, noise_index: int) -> Model:
+    """The rollout's calls, over a guider whose model options carry the session."""
+    options = take_options(guider, extra_args["model_options"], session)
+    seed = extra_args.get("seed") or 0
+
+    def predict(x, sigma):
+        return guider(x, sigma * x.new_ones(1), model_options=options, seed=extra_args.get("seed"))
+
+    def write(x, sigma):
+        conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
+                 for group in active_conditionings(guider)]       # every stream, also one that is off at this sigma
+        comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), options)
+
+    def fresh_noise(number, step, like):
+        # The host's AR sampler seeds the global generator so; ours gives the same numbers and leaves the global one alone.
+        generator = torch.Generator(like.device).manual_seed((seed + number * 1000 + step) % 2 ** 64)
+        for _ in range(noise_index + 1):
+            noise = torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        return noise
+
+    return Model(predict, write, fresh_noise)
+
+
+def take_options(guider, model_options: dict, session: Session) -> dict:
+    """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
+    options = comfy.model_patcher.create_model_options_clone(model_options)
+    backbone = guider.model_patcher.get_model_object("diffusion_model")
+    text_is_constant = not any("hooks" in cond for group in guider.conds.values() for cond in group)
+    table: dict[int, Tensor] = {}                # rotation of the chunk in work
+
+    def cut(value):
+        """The chunk's share of an input that has a frame for every latent frame of the take."""
+        if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.total_frames:
+            return value[:, :, session.chunk.start_frame:session.chunk.end_frame]
+        return value
+
+    def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options={}, **kwargs):
+        chunk = session.chunk
+        if chunk.start_frame not in table:
+            table.clear()
+            table[chunk.start_frame] = rotation(backbone, chunk.start_frame, chunk.frames, *x.shape[3:], x.device, transformer_options)
+        context = ForwardContext(session, transformer_options["uuids"], table[chunk.start_frame], text_is_constant)
+        return executor(x, t, cut(c_concat), c_crossattn, control, {**transformer_options, RUN: context},
+                        **{name: cut(value) for name, value in kwargs.items()})
+
+    def diffusion_model(executor, x, timestep, *args, **kwargs):
+        # One time step per frame, as the host's AR path computes them: the same numbers to the last bit.
+        if timestep.ndim == 1:
+            timestep = timestep[:, None].expand(-1, x.shape[2])
+        return executor(x, timestep, *args, **kwargs)
+
+    for kind, wrapper in ((WrappersMP.APPLY_MODEL, apply_model), (WrappersMP.DIFFUSION_MODEL, diffusion_model)):
+        comfy.patcher_extension.add_wrapper_with_key(kind, RUN, wrapper, options, is_model_options=True)
+    return options

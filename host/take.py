@@ -1,0 +1,37 @@
+"""One take from a node's inputs: noise, sigmas, guider, progress, through the host's own sampling call."""
+import comfy.model_management
+import comfy.sample
+import comfy.samplers
+import comfy.utils
+import latent_preview
+from torch import Tensor
+
+from ..kv_policies import KVPolicy
+from ..rollout.stats import KVStats
+from .attention import is_patched
+from .patch import patch
+from .profiles import ARProfile, profile_of
+from .sampling import ARVideoSampler
+
+
+def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int, chunk_frames: int,
+                policy: KVPolicy | None, prefix: dict | None, control: Tensor | None, sigmas: Tensor | None) -> tuple[dict, KVStats]:
+    """Sample a whole take; `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile."""
+    if not is_patched(model):
+        model = patch(model)
+    profile = profile_of(model.model_options) or ARProfile(shift=0)
+    if sigmas is None:
+        sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", steps or profile.steps)
+    if negative is None and cfg != 1:
+        raise ValueError(f"cfg is {cfg}, which needs a negative prompt. Connect one, or set cfg to 1 (AR models are distilled for 1).")
+    samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], latent.get("downscale_ratio_spacial"))
+    stats: list[KVStats] = []
+    sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
+                             stats.append)
+    guider = comfy.samplers.CFGGuider(model)
+    guider.inner_set_conds({"positive": positive} if negative is None else {"positive": positive, "negative": negative})
+    guider.set_cfg(cfg)
+    taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
+                          denoise_mask=latent.get("noise_mask"), callback=latent_preview.prepare_callback(model, len(sigmas) - 1),
+                          disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)
+    return {**latent, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]

@@ -1,0 +1,14 @@
+"""The nodes: schema, one call, return. They import the host's API and our rooms below; nothing imports them."""
+from comfy_api.latest import ComfyExtension, io
+
+from .demo import DemoCamera, DemoWorld
+from .model import ARProfileNode, ARVideoModelLoader
+from .policies import PolicyFull, PolicySinkWindow
+from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
+from .stats import KVMemoryStats
+
+
+class KeepsakeExtension(ComfyExtension):
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, ARVideoSamplerNode, ARVideoSamplerSelect,
+                KVMemoryStats, DemoWorld, DemoCamera]

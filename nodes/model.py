@@ -1,0 +1,62 @@
+"""Models and their AR profile."""
+import folder_paths
+from comfy_api.latest import io
+
+from ..host.checkpoint import WEIGHT_DTYPES, load_ar_model
+from ..host.patch import patch
+from ..host.profiles import PROFILES, ARProfile, with_profile
+from ..kv_policies.sink_window import SINK_ROPE
+from .sockets import CATEGORY
+
+
+class ARVideoModelLoader(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeARVideoModelLoader", display_name="AR Video Model Loader", category=CATEGORY,
+            description="Loads an autoregressive Wan video model and gives it the AR profile it was trained with.",
+            search_aliases=["Self-Forcing", "Causal-Forcing", "LongLive", "Wan", "autoregressive", "load diffusion model"],
+            inputs=[
+                io.Combo.Input("model_name", options=folder_paths.get_filename_list("diffusion_models"),
+                               tooltip="A file in models/diffusion_models."),
+                io.Combo.Input("profile", options=["from file", *PROFILES], default="from file",
+                               tooltip="How the checkpoint was trained: chunk size, steps, shift, window, sink. "
+                                       "'from file' reads it from the file's header and says so when it is not there."),
+                io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default",
+                               tooltip="Precision of the weights in memory; default lets ComfyUI decide."),
+            ],
+            outputs=[io.Model.Output(display_name="model")])
+
+    @classmethod
+    def execute(cls, model_name, profile, weight_dtype):
+        path = folder_paths.get_full_path_or_raise("diffusion_models", model_name)
+        return io.NodeOutput(load_ar_model(path, PROFILES.get(profile), weight_dtype))
+
+
+class ARProfileNode(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeARProfile", display_name="AR Profile", category=CATEGORY,
+            description="Prepares any Wan MODEL (GGUF, fp8, with LoRAs) for AR sampling and says how it was trained to be rolled out.",
+            search_aliases=["AR settings", "chunk size", "num_frame_per_block", "causal", "GGUF"],
+            inputs=[
+                io.Model.Input("model"),
+                io.Int.Input("chunk_frames", default=3, min=1, max=64,
+                             tooltip="Latent frames denoised together. Must match the training: 3 chunk-wise, 1 frame-wise."),
+                io.Int.Input("steps", default=4, min=1, max=100, tooltip="Denoising steps of a chunk."),
+                io.Float.Input("shift", default=5.0, min=0.0, max=100.0, step=0.1,
+                               tooltip="Shift of the noise schedule; 0 leaves the model's own."),
+                io.Int.Input("window_frames", default=21, min=0, max=4096,
+                             tooltip="Latent frames in the cache when no KV policy is connected, the chunk in work included. 0 keeps all."),
+                io.Int.Input("sink_frames", default=0, min=0, max=1024,
+                             tooltip="First latent frames that stay, when no KV policy is connected."),
+                io.Combo.Input("sink_rope", options=list(SINK_ROPE), default="absolute",
+                               tooltip="Where the sink stands in time: its true place, or just before the window."),
+            ],
+            outputs=[io.Model.Output(display_name="model")])
+
+    @classmethod
+    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope):
+        profile = ARProfile("custom", chunk_frames, steps, shift, window_frames, sink_frames, sink_rope)
+        return io.NodeOutput(with_profile(patch(model), profile))

@@ -1,0 +1,70 @@
+"""The AR video sampler, as a node that samples and as a SAMPLER for the host's own."""
+from comfy_api.latest import io
+
+from ..host.sampling import ARVideoSampler
+from ..host.take import sample_take
+from .sockets import CATEGORY, ControlSocket, KVPolicySocket, KVStatsSocket
+
+
+def policy_to_use():
+    return KVPolicySocket.Input("kv_policy", optional=True, tooltip="What to keep of the past. Open: the model's profile decides.")
+
+
+def prefix_input():
+    return io.Latent.Input("prefix", optional=True,
+                           tooltip="Given latents that the take begins with (a start image or an earlier clip). They count in its length.")
+
+
+def control_input():
+    return ControlSocket.Input("control", optional=True, tooltip="Per-frame control, for models that follow one (Demo World Camera).")
+
+
+def chunk_frames_input():
+    return io.Int.Input("chunk_frames", default=0, min=0, max=64, tooltip="Latent frames denoised together; 0 takes the model's profile.")
+
+
+class ARVideoSamplerNode(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeARVideoSampler", display_name="AR Video Sampler", category=CATEGORY,
+            description="Makes a take chunk by chunk; each chunk attends to what the KV policy kept of the ones before.",
+            search_aliases=["autoregressive sampler", "Self-Forcing sampler", "long video", "KV cache", "chunk sampler"],
+            inputs=[
+                io.Model.Input("model"),
+                io.Conditioning.Input("positive"),
+                io.Latent.Input("latent", tooltip="An empty video latent; its length is the take's."),
+                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff, control_after_generate=True),
+                io.Int.Input("steps", default=0, min=0, max=100, tooltip="Denoising steps of a chunk; 0 takes the model's profile."),
+                io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1,
+                               tooltip="Guidance. AR models are distilled for 1; above 1 the negative prompt runs with a cache of its own."),
+                chunk_frames_input(),
+                io.Conditioning.Input("negative", optional=True),
+                policy_to_use(),
+                prefix_input(),
+                control_input(),
+                io.Sigmas.Input("sigmas", optional=True, tooltip="Noise levels of a chunk's steps; open: from steps and the model's shift."),
+            ],
+            outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats")])
+
+    @classmethod
+    def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
+                sigmas=None):
+        return io.NodeOutput(*sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames,
+                                          policy=kv_policy, prefix=prefix, control=control, sigmas=sigmas))
+
+
+class ARVideoSamplerSelect(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeARVideoSamplerSelect", display_name="AR Video Sampler Select", category=CATEGORY,
+            description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with any guider, noise and sigmas. "
+                        "The model must come from AR Video Model Loader or AR Profile.",
+            search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
+            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input()],
+            outputs=[io.Sampler.Output(display_name="sampler")])
+
+    @classmethod
+    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None):
+        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control))

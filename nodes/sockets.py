@@ -1,0 +1,12 @@
+"""Socket types and the category that all nodes share."""
+from comfy_api.latest import io
+
+CATEGORY = "Keepsake"
+KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
+KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
+ControlSocket = io.Custom("KEEPSAKE_CONTROL")
+
+
+def policy_input():
+    return KVPolicySocket.Input("kv_policy", optional=True,
+                                tooltip="A policy to change; the other slots stay as they are. Open: starts from keeping everything.")
