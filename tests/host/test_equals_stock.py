@@ -1,12 +1,58 @@
-"""With everything kept, a take is bit-equal to the stock AR sampler's at the same seed."""
+"""With everything kept, a take is bit-equal to the stock AR sampler's at the same seed, on both classes of the host."""
 import pytest
 import torch
 
-from . import tiny
+tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
 
-
+@pytest.mark.parametrize("causal", [True, False], ids=["causal class", "plain class"])
 @pytest.mark.parametrize("chunk_frames", [1, 3])
 @pytest.mark.parametrize("size", [(6, 10), (8, 4)])
-def test_full_kv_equals_the_stock_sampler(chunk_frames, size):
+def test_full_kv_equals_the_stock_sampler(causal, chunk_frames, size):
     noise = tiny.noise_of(7, *size)          # 7 frames: the last chunk of 3 is short
-    assert torch.equal(tiny.stock(tiny.tiny_model(), noise, chunk_frames), tiny.ours(tiny.tiny_model(), noise, chunk_frames))
+    assert torch.equal(tiny.stock(tiny.tiny_model(), noise, chunk_frames), tiny.ours(tiny.tiny_model(causal), noise, chunk_frames))
+
+
+@pytest.mark.parametrize("chunk_frames", [1, 2])
+def test_a_start_image_equals_the_stock_samplers(chunk_frames):
+    """The host's ARVideoI2V leaves the start latent on the model; our prefix input is the same latent by another way."""
+    image = tiny.noise_of(1, seed=8)
+    expected_model = tiny.tiny_model()
+    expected_model.model_options["transformer_options"]["ar_config"] = {"initial_latent": image}
+    noise = tiny.noise_of(5)
+    expected = tiny.stock(expected_model, noise, chunk_frames)
+    assert torch.equal(expected, tiny.ours(expected_model, noise, chunk_frames))
+    assert torch.equal(expected, tiny.ours(tiny.tiny_model(), noise, chunk_frames, prefix=image))
+
+
+def test_a_batch_of_one_prompt_each_equals_its_items_alone():
+    noise = tiny.noise_of(5, batch=2)
+    prompts = torch.cat([tiny.prompt(1)[0][0], tiny.prompt(2)[0][0]])
+    together = tiny.ours(tiny.tiny_model(), noise, 2, positive=[[prompts, {}]])
+    assert torch.equal(together[:1], tiny.ours(tiny.tiny_model(), noise[:1], 2, positive=tiny.prompt(1)))
+    sampler = tiny.ARVideoSampler(chunk_frames=2, noise_index=[1])
+    assert torch.equal(together[1:], tiny.guide(tiny.prepared(tiny.tiny_model()), sampler, noise[1:], positive=tiny.prompt(2)))
+
+
+def test_a_prepared_model_is_unchanged_in_the_stock_samplers():
+    import comfy.samplers
+
+    noise = tiny.noise_of(4)
+    model = tiny.tiny_model()
+    assert torch.equal(tiny.stock(tiny.prepared(model), noise, 2), tiny.stock(tiny.prepared(model), noise, 2))
+    sigmas = torch.tensor([1., .9, .5, 0.])
+    euler = comfy.samplers.ksampler("euler")
+    assert torch.equal(tiny.guide(model, euler, noise, sigmas=sigmas), tiny.guide(tiny.patch(model), euler, noise, sigmas=sigmas))
+
+
+def test_two_branches_of_one_model_do_not_touch_each_other():
+    model, noise = tiny.tiny_model(), tiny.noise_of(4)
+    before = tiny.stock(model, noise, 2)
+    ours = tiny.ours(model, noise, 2)
+    assert torch.equal(tiny.stock(model, noise, 2), before)
+    assert torch.equal(tiny.ours(model, noise, 2), ours)
+
+
+def test_half_precision_weights_run():
+    """The stock sampler allocates its cache in the weights' dtype and stops where the host computes in another one."""
+    out = tiny.ours(tiny.tiny_model(dtype=torch.bfloat16), tiny.noise_of(4), 2)
+    assert torch.isfinite(out).all()

@@ -1,0 +1,51 @@
+"""The shipped world as ComfyUI's own MODEL, CLIP and VAE."""
+from pathlib import Path
+
+import comfy.sd
+import comfy.supported_models_base
+import comfy.utils
+import torch
+
+from ..host.checkpoint import load_ar_model
+from . import text
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+class Tokenizer:
+    """The host's tokenizer call: a prompt as the concepts that the world knows. Weights in parentheses have no effect."""
+
+    def __init__(self, embedding_directory=None, tokenizer_data={}):
+        pass
+
+    def tokenize_with_weights(self, prompt: str, return_word_ids=False, **kwargs):
+        return {"demo_world": text.words(prompt)}
+
+
+class TextEncoder(torch.nn.Module):
+    """The host's text encoder call, without weights."""
+
+    dtypes = {torch.float32}
+
+    def __init__(self, dtype=None, device=None, model_options={}):
+        super().__init__()
+
+    def encode_token_weights(self, tokens):
+        return text.embed(tokens["demo_world"]), torch.zeros(1, text.WIDTH)
+
+    def set_clip_options(self, options):
+        pass
+
+    def reset_clip_options(self):
+        pass
+
+    def load_sd(self, weights):
+        return [], []
+
+
+def load_demo_world():
+    """Return MODEL (with its AR profile), CLIP and VAE."""
+    model = load_ar_model(str(WEIGHTS / "demo_world.safetensors"), profile=None)
+    clip = comfy.sd.CLIP(comfy.supported_models_base.ClipTarget(Tokenizer, TextEncoder))
+    vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(WEIGHTS / "demo_world_vae.safetensors")))
+    return model, clip, vae

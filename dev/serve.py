@@ -1,0 +1,27 @@
+"""A ComfyUI with this pack in it, web page included, until Ctrl-C. What it saves stays in `.dev/serve`."""
+
+import argparse
+import sys
+
+import setup
+from server import Server, ServerError
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="dev/serve", description=__doc__, epilog="Other options go on to ComfyUI.")
+    parser.add_argument("--port", type=int, default=8188)
+    parser.add_argument("--cpu", action="store_true", default=None, help="leave a CUDA device alone")
+    arguments, options = parser.parse_known_args()
+    try:
+        with Server(setup.needed_host(), base=setup.STATE / "serve", port=arguments.port, cpu=arguments.cpu,
+                    options=options, echo=True) as server:
+            print(f"ComfyUI {server.version} is at {server.url} (Ctrl-C stops it)", flush=True)
+            server.process.wait()
+    except KeyboardInterrupt:
+        pass
+    except ServerError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

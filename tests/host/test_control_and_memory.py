@@ -1,0 +1,55 @@
+"""Per-frame control, and what the host is told about memory."""
+import pytest
+import torch
+
+tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+
+import comfy.model_management  # noqa: E402
+from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
+
+SIZE = dict(height=4, width=4)
+
+
+def test_each_chunk_sees_its_own_frames_of_the_control():
+    model = tiny.tiny_model(in_dim=32)
+    seen, noise = [], tiny.noise_of(5, **SIZE)
+    control = torch.arange(5.).view(1, 1, 5, 1, 1).expand(1, 16, 5, 4, 4).contiguous()
+    backbone = model.get_model_object("diffusion_model")
+    handle = backbone.patch_embedding.register_forward_pre_hook(lambda module, args: seen.append(args[0][0, 16, :, 0, 0].clone()))
+    tiny.ours(model, noise, 2, control=control, steps=1)
+    handle.remove()
+    frames = [[round(float(v), 3) for v in chunk] for chunk in seen]
+    assert frames == [[0, 1], [0, 1], [2, 3], [2, 3], [4]]       # a step and a clean pass each, no clean pass at the end
+
+
+def test_the_callers_control_is_not_changed():
+    control = torch.randn(1, 16, 4, 4, 4)
+    copy = control.clone()
+    tiny.ours(tiny.tiny_model(in_dim=32), tiny.noise_of(4, **SIZE), 2, control=control, steps=1)
+    assert torch.equal(control, copy)
+
+
+def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
+    told = []
+    load = comfy.model_management.load_models_gpu
+
+    def spy(models, memory_required=0, minimum_memory_required=None, **kwargs):
+        told.append(minimum_memory_required)
+        return load(models, memory_required=memory_required, minimum_memory_required=minimum_memory_required, **kwargs)
+
+    monkeypatch.setattr(comfy.model_management, "load_models_gpu", spy)
+    model, stats = tiny.tiny_model(), []
+    tiny.ours(model, tiny.noise_of(40, **SIZE), 2, on_stats=stats.append, steps=1)
+    whole = told[-1]
+    one_chunk = model.model.memory_required([1, 16, 2, 4, 4])
+    assert whole >= one_chunk + stats[0].peak_cache_bytes
+    tiny.ours(model, tiny.noise_of(40, **SIZE), 2, KVPolicy(SinkWindow(0, 6)), on_stats=stats.append, steps=1)
+    assert one_chunk + stats[1].peak_cache_bytes <= told[-1] < whole
+
+
+def test_full_kv_allocates_what_the_stock_sampler_allocates():
+    stats = []
+    tiny.ours(tiny.tiny_model(), tiny.noise_of(6, **SIZE), 2, on_stats=stats.append)
+    backbone = tiny.tiny_model().get_model_object("diffusion_model")
+    stock = backbone.init_kv_caches(1, 6 * 4, torch.device("cpu"), torch.float32)
+    assert stats[0].peak_cache_bytes == sum(c[side].numel() * 4 for c in stock for side in "kv")

@@ -1,0 +1,142 @@
+"""A real server, driven over its HTTP API as a headless user drives it."""
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("tiny", reason="no ComfyUI to test in")
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = json.loads((ROOT / "workflows/api/quickstart.json").read_text())
+
+
+def load_server_module():
+    """By path: as `server` it would hide the host's module of that name."""
+    spec = importlib.util.spec_from_file_location("keepsake_dev_server", ROOT / "dev/server.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+dev = load_server_module()
+
+
+@pytest.fixture(scope="module")
+def server(host_path):
+    with dev.Server(host_path, cpu=True) as running:
+        yield running
+
+
+def quickstart(frames=6, seed=7, **sampler):
+    graph = json.loads(json.dumps(QUICKSTART))
+    graph["3"]["inputs"]["length"] = 4 * (frames - 1) + 1
+    graph["4"]["inputs"]["away_frames"] = 2
+    graph["6"]["inputs"].update(seed=seed, **sampler)
+    return graph
+
+
+def latents(server, entry) -> bytes:
+    return server.file(entry["outputs"]["12"]["latents"][0]).read_bytes()
+
+
+def tensor_bytes(server, entry) -> bytes:
+    """The tensor of a saved latent, without the header that holds the prompt."""
+    from safetensors.torch import load
+
+    return load(latents(server, entry))["latent_tensor"].numpy().tobytes()
+
+
+def test_the_quickstart_leaves_video_stats_and_latents(server):
+    entry = server.run(quickstart())
+    stats = entry["outputs"]["11"]["kv_stats"][0]
+    assert stats["frames"] == 6 and len(stats["chunks"]) == 2 and stats["prune_ratio"] == 0
+    assert stats["peak_cache_bytes"] == 6 * 32 * 2 * 192 * 6 * 4         # frames, tokens, k and v, width, layers, fp32
+    assert "prune ratio" in entry["outputs"]["11"]["text"][0]
+    assert server.file(entry["outputs"]["11"]["images"][0]).stat().st_size > 10_000
+    assert server.file(entry["outputs"]["10"]["images"][0]).stat().st_size > 1_000
+
+
+def test_a_second_queue_runs_nothing_again_and_the_same_seed_is_bit_equal(server):
+    first = server.run(quickstart(seed=21))
+    ran = set()
+    server.run(quickstart(seed=21), lambda node_id, node_class, value, total: ran.add(node_class))
+    assert "KeepsakeARVideoSampler" not in ran
+    other = server.run(quickstart(seed=22))
+    server.free()
+    again = server.run(quickstart(seed=21))
+    assert tensor_bytes(server, first) == tensor_bytes(server, again) != tensor_bytes(server, other)
+
+
+def test_a_window_policy_gives_another_take_and_says_so(server):
+    graph = quickstart(frames=12)
+    full = server.run(graph)
+    graph["5"] = {"class_type": "KeepsakePolicySinkWindow", "inputs": {"window_frames": 6, "sink_frames": 0, "sink_rope": "absolute"}}
+    window = server.run(graph)
+    assert tensor_bytes(server, full) != tensor_bytes(server, window)
+    assert window["outputs"]["11"]["kv_stats"][0]["prune_ratio"] == pytest.approx(1 - (0 + 3 + 3 + 3) / (0 + 3 + 6 + 9))
+
+
+def test_two_branches_with_two_policies_in_one_graph(server):
+    graph = quickstart(frames=9)
+    graph["25"] = {"class_type": "KeepsakePolicySinkWindow", "inputs": {"window_frames": 6, "sink_frames": 0, "sink_rope": "absolute"}}
+    graph["26"] = {**graph["6"], "inputs": {**graph["6"]["inputs"], "kv_policy": ["25", 0]}}
+    graph["31"] = {"class_type": "KeepsakeKVMemoryStats", "inputs": {"kv_stats": ["26", 1]}}
+    entry = server.run(graph)
+    assert entry["outputs"]["11"]["kv_stats"][0]["prune_ratio"] == 0 < entry["outputs"]["31"]["kv_stats"][0]["prune_ratio"]
+
+
+def test_the_sampler_works_in_samplercustomadvanced(server):
+    graph = quickstart(frames=6)
+    together = tensor_bytes(server, server.run(graph))
+    graph["40"] = {"class_type": "KeepsakeARVideoSamplerSelect", "inputs": {"chunk_frames": 0, "kv_policy": ["5", 0], "control": ["4", 0]}}
+    graph["41"] = {"class_type": "RandomNoise", "inputs": {"noise_seed": 7}}
+    graph["42"] = {"class_type": "BasicGuider", "inputs": {"model": ["1", 0], "conditioning": ["2", 0]}}
+    graph["43"] = {"class_type": "BasicScheduler", "inputs": {"model": ["1", 0], "scheduler": "simple", "steps": 6, "denoise": 1.0}}
+    graph["44"] = {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["41", 0], "guider": ["42", 0], "sampler": ["40", 0],
+                                                                    "sigmas": ["43", 0], "latent_image": ["3", 0]}}
+    graph["12"]["inputs"]["samples"] = ["44", 0]
+    assert tensor_bytes(server, server.run(graph)) == together
+
+
+def test_cancel_in_mid_chunk_then_run_again(server):
+    expected = tensor_bytes(server, server.run(quickstart(frames=30, seed=5)))
+    server.free()
+
+    def stop(node_id, node_class, value, total):
+        if node_class == "KeepsakeARVideoSampler" and value > 3:
+            server.interrupt()
+
+    with pytest.raises(dev.Interrupted):
+        server.run(quickstart(frames=150, seed=5), stop)
+    server.free()
+    assert tensor_bytes(server, server.run(quickstart(frames=30, seed=5))) == expected
+
+
+def test_bad_input_is_one_sentence_and_the_next_run_works(server):
+    graph = quickstart()
+    del graph["6"]["inputs"]["control"]
+    with pytest.raises(dev.GraphError, match="follows a camera and none is connected"):
+        server.run(graph)
+    graph = quickstart(chunk_frames=8)
+    graph["5"] = {"class_type": "KeepsakePolicySinkWindow", "inputs": {"window_frames": 6, "sink_frames": 3, "sink_rope": "absolute"}}
+    with pytest.raises(dev.GraphError, match="Use window_frames of at least 11"):
+        server.run(graph)
+    graph["5"]["inputs"]["window_frames"] = 3
+    with pytest.raises(dev.GraphError, match="must be larger"):
+        server.run(graph)
+    server.run(quickstart(seed=99))
+
+
+def test_memory_does_not_grow_from_take_to_take(server):
+    process = psutil.Process(server.process.pid)
+    for seed in range(100, 104):                 # the host's own caches fill first
+        server.run(quickstart(frames=30, seed=seed))
+    before = process.memory_info().rss
+    for seed in range(104, 110):
+        server.run(quickstart(frames=30, seed=seed))
+    cache = server.run(quickstart(frames=30, seed=109))["outputs"]["11"]["kv_stats"][0]["peak_cache_bytes"]
+    assert process.memory_info().rss - before < 6 * cache            # one kept cache per take would be as much and more

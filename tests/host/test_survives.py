@@ -1,0 +1,225 @@
+"""What users of such tools ran into, each fault by name: the stock sampler's crashes, cancel, long takes, bad input."""
+import gc
+
+import pytest
+import torch
+
+tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+
+import comfy.model_management  # noqa: E402
+import comfy.samplers  # noqa: E402
+from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
+from keepsake.host.take import sample_take  # noqa: E402
+from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
+
+SIZE = dict(height=4, width=4)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.tiny_model(layers=2)
+
+
+# -- where the stock sampler stops -----------------------------------------------------------------------------------------
+
+def test_guidance_runs_with_one_cache_per_stream(model):
+    noise, stats = tiny.noise_of(5, **SIZE), []
+    guided = tiny.ours(model, noise, 2, cfg=3.0, on_stats=stats.append)
+    assert stats[0].streams == 2
+    assert not torch.equal(guided, tiny.ours(model, noise, 2))
+    same = tiny.ours(model, noise, 2, cfg=3.0, positive=tiny.prompt(1), negative=tiny.prompt(1))
+    assert torch.allclose(same, tiny.ours(model, noise, 2, positive=tiny.prompt(1)), atol=1e-3)
+
+
+def test_two_positive_prompts_have_a_stream_each(model):
+    stats = []
+    both = tiny.ours(model, tiny.noise_of(4, **SIZE), 2, positive=tiny.prompt(1) + tiny.prompt(4), on_stats=stats.append)
+    assert stats[0].streams == 2 and torch.isfinite(both).all()
+
+
+def test_a_prompt_for_a_part_of_the_steps_keeps_its_own_history(model):
+    early, late = tiny.prompt(1), tiny.prompt(4)
+    early[0][1].update(start_percent=0.0, end_percent=0.3)
+    late[0][1].update(start_percent=0.3, end_percent=1.0)
+    stats = []
+    out = tiny.ours(model, tiny.noise_of(5, **SIZE), 2, positive=early + late, on_stats=stats.append)
+    assert stats[0].streams == 2 and torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("size", [(7, 9), (4, 5), (5, 4)])
+def test_odd_latent_sizes(model, size):
+    out = tiny.ours(model, tiny.noise_of(4, *size), 2)
+    assert out.shape == (1, 16, 4, *size) and torch.isfinite(out).all()
+
+
+def test_a_batch_with_a_start_latent(model):
+    image = tiny.noise_of(1, seed=8, **SIZE)
+    out = tiny.ours(model, tiny.noise_of(4, batch=2, **SIZE), 2, prefix=image)
+    assert torch.allclose(out[:, :, :1], image.expand(2, -1, -1, -1, -1), atol=1e-5)
+    assert not torch.equal(out[0], out[1])
+
+
+def test_a_video_prefix_is_continued_and_comes_out_first(model):
+    clip = tiny.noise_of(5, seed=8, **SIZE)
+    out = tiny.ours(model, tiny.noise_of(9, **SIZE), 2, prefix=clip)
+    assert torch.allclose(out[:, :, :5], clip, atol=1e-5)
+
+
+# -- length ----------------------------------------------------------------------------------------------------------------
+
+def test_a_take_past_1024_latent_frames_in_constant_memory(model):
+    stats = []
+    out = tiny.ours(model, tiny.noise_of(1030, 2, 2), 10, KVPolicy(SinkWindow(2, 22)), steps=1, on_stats=stats.append)
+    assert torch.isfinite(out).all() and out.shape[2] == 1030
+    assert stats[0].chunks[-1].allocated_bytes == stats[0].chunks[3].allocated_bytes
+
+
+def test_positions_stay_exact_in_half_precision(model):
+    """In bf16, frame 257 would be 256: the table must come in fp32 whatever the activations are."""
+    from keepsake.host.backbone import rotation
+
+    backbone = model.get_model_object("diffusion_model")
+    table = rotation(backbone, 5001, 1, 4, 4, torch.device("cpu"), {})
+    angle = 5001 * torch.tensor(10000.0, dtype=torch.float64) ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+    assert table.dtype == torch.float32
+    assert torch.allclose(table[0, 0, 0, :4, 0, 0].double(), angle[:4].cos(), atol=1e-6)
+
+
+def test_more_than_21_frames_keep_all_or_roll_and_never_overflow(model):
+    for policy in (KVPolicy(), KVPolicy(SinkWindow(0, 6)), KVPolicy(SinkWindow(3, 9, "shifted"))):
+        assert torch.isfinite(tiny.ours(model, tiny.noise_of(25, 2, 2), 3, policy, steps=1)).all()
+
+
+# -- cancel, errors, repetition --------------------------------------------------------------------------------------------
+
+def live_bytes() -> int:
+    gc.collect()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
+    return sum(storages.values())
+
+
+def test_cancel_in_mid_layer_frees_the_cache_and_the_next_run_is_equal(model):
+    noise = tiny.noise_of(6, **SIZE)
+    whole, before = tiny.ours(model, noise, 2), live_bytes()
+
+    def cancel(step, x0, x, total):
+        if step == 5:
+            comfy.model_management.interrupt_current_processing()
+
+    with pytest.raises(comfy.model_management.InterruptProcessingException):
+        tiny.ours(model, noise, 2, callback=cancel)
+    comfy.model_management.interrupt_current_processing(False)
+    assert live_bytes() <= before
+    assert torch.equal(tiny.ours(model, noise, 2), whole)
+
+
+def test_a_preview_that_fails_does_not_end_the_take(model):
+    def broken(step, x0, x, total):
+        raise OSError("no picture")
+
+    noise = tiny.noise_of(4, **SIZE)
+    assert torch.equal(tiny.ours(model, noise, 2, callback=broken), tiny.ours(model, noise, 2))
+
+
+def test_progress_counts_chunks_times_steps(model):
+    told = []
+    tiny.ours(model, tiny.noise_of(5, **SIZE), 2, steps=3, callback=lambda step, x0, x, total: told.append((step, total)))
+    assert told == [(i, 9) for i in range(9)]
+
+
+def test_the_same_seed_gives_the_same_take_and_another_seed_another(model):
+    noise = tiny.noise_of(4, **SIZE)
+    assert torch.equal(tiny.ours(model, noise, 2, seed=1), tiny.ours(model, noise, 2, seed=1))
+    assert not torch.equal(tiny.ours(model, noise, 2, seed=1), tiny.ours(model, noise, 2, seed=2))
+
+
+def test_the_global_random_numbers_are_left_alone(model):
+    torch.manual_seed(5)
+    tiny.ours(model, tiny.noise_of(4, **SIZE), 2)
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.rand(1) == after
+
+
+def test_the_largest_seed_works(model):
+    assert torch.isfinite(tiny.ours(model, tiny.noise_of(4, **SIZE), 2, seed=0xffffffffffffffff)).all()
+
+
+# -- bad input: one sentence, before any sampling ----------------------------------------------------------------------------
+
+def refused(match, model, noise, chunk_frames=2, policy=None, **options):
+    steps = []
+    with pytest.raises(ValueError, match=match):
+        tiny.ours(model, noise, chunk_frames, policy, callback=lambda *a: steps.append(a), **options)
+    assert not steps
+
+
+def test_an_image_latent_is_refused(model):
+    refused("needs a video latent", model, torch.zeros(1, 16, 4, 4))
+
+
+def test_a_window_smaller_than_a_chunk_is_refused(model):
+    refused("window_frames = 2 cannot hold", model, tiny.noise_of(6, **SIZE), 3, KVPolicy(SinkWindow(0, 2)))
+
+
+def test_a_prefix_of_another_size_is_refused(model):
+    refused("height and width must agree", model, tiny.noise_of(4, **SIZE), prefix=tiny.noise_of(1, 6, 6))
+
+
+def test_a_prefix_longer_than_the_take_is_refused(model):
+    refused("nothing is left to make", model, tiny.noise_of(4, **SIZE), prefix=tiny.noise_of(4, **SIZE))
+
+
+def test_a_control_for_a_model_without_one_is_refused(model):
+    refused("Leave the control input open", model, tiny.noise_of(4, **SIZE), control=torch.zeros(1, 16, 4, 4, 4))
+
+
+def test_a_control_of_the_wrong_length_is_refused():
+    refused("made for 3 latent frames of 4x4, the take has 4", tiny.tiny_model(in_dim=32), tiny.noise_of(4, **SIZE),
+            control=torch.zeros(1, 16, 3, 4, 4))
+
+
+def test_a_missing_control_is_refused():
+    model = with_profile(tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile("needs one", needs_control=True))
+    with pytest.raises(ValueError, match="follows a camera and none is connected"):
+        tiny.guide(model, tiny.ARVideoSampler(), tiny.noise_of(4, **SIZE))
+
+
+def test_rising_sigmas_are_refused(model):
+    refused("fall from step to step", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([.5, .5, 0.]))
+
+
+@pytest.mark.parametrize("key, value", [("mask", torch.ones(1, 4, 4)), ("area", (4, 4, 0, 0))])
+def test_a_prompt_for_a_region_is_refused(model, key, value):
+    positive = tiny.prompt(1)
+    positive[0][1][key] = value
+    refused("cannot be cut into chunks", model, tiny.noise_of(4, **SIZE), positive=positive)
+
+
+def test_guidance_without_a_negative_prompt_is_refused(model):
+    latent = {"samples": tiny.noise_of(4, **SIZE)}
+    with pytest.raises(ValueError, match="needs a negative prompt"):
+        sample_take(model, tiny.prompt(1), None, 3.0, latent, seed=0, steps=2, chunk_frames=2, policy=None, prefix=None, control=None, sigmas=None)
+
+
+def test_a_model_that_is_not_wan_is_refused():
+    class Patcher:
+        def get_model_object(self, name):
+            return torch.nn.Identity()
+
+    with pytest.raises(ValueError, match="Wan family, and this MODEL is Identity"):
+        tiny.patch(Patcher())
+
+
+def test_an_unprepared_model_says_which_node_is_missing(model):
+    with pytest.raises(ValueError, match="AR Profile node between"):
+        tiny.guide(model, tiny.ARVideoSampler(chunk_frames=2), tiny.noise_of(4, **SIZE))
+
+
+def test_weights_that_give_no_finite_numbers_are_named():
+    state, config = tiny.tiny_state()
+    broken = tiny.tiny_model()
+    broken.model.diffusion_model.head.head.weight.data.fill_(float("nan"))
+    refused_after = pytest.raises(ValueError, match="not finite numbers")
+    with refused_after:
+        tiny.ours(broken, tiny.noise_of(2, **SIZE), 2)

@@ -1,0 +1,88 @@
+"""Saved workflows are a promise: ids, inputs, defaults and their order stay as landed."""
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("comfy_api", reason="no ComfyUI to test in")
+
+import keepsake  # noqa: E402
+from keepsake.demo.world import CAMERA_PATHS, ROWS  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+LANDED = json.loads((Path(__file__).parent / "schemas.json").read_text())
+
+
+def nodes():
+    return asyncio.run(asyncio.run(keepsake.comfy_entrypoint()).get_node_list())
+
+
+def schema_of(node) -> dict:
+    """What a saved workflow relies on."""
+    schema = node.define_schema()
+    inputs = []
+    for part in schema.inputs:
+        options = {key: value for key, value in part.as_dict().items() if key in ("default", "min", "max", "options")}
+        if part.id == "model_name":
+            options = {}                 # the user's files
+        inputs.append([part.id, part.get_io_type(), bool(part.optional), options])
+    return {"inputs": inputs, "outputs": [output.get_io_type() for output in schema.outputs]}
+
+
+@pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
+def test_a_landed_schema_only_grows_at_the_end(node):
+    now, landed = schema_of(node), LANDED[node.define_schema().node_id]
+    assert json.loads(json.dumps(now["inputs"][:len(landed["inputs"])])) == landed["inputs"]
+    assert now["outputs"][:len(landed["outputs"])] == landed["outputs"]
+    for name, kind, optional, options in now["inputs"][len(landed["inputs"]):]:
+        assert optional or "default" in options, f"the new input {name} needs a default"
+
+
+def test_no_landed_node_is_gone():
+    assert set(LANDED) <= {node.define_schema().node_id for node in nodes()}
+
+
+@pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
+def test_a_node_says_what_it_is(node):
+    schema = node.define_schema()
+    assert schema.node_id.startswith("Keepsake") and schema.category == "Keepsake"
+    assert schema.description and schema.search_aliases and schema.display_name
+    for part in schema.inputs:
+        assert part.tooltip or part.get_io_type() in ("MODEL", "CONDITIONING", "KEEPSAKE_KV_STATS") or part.id == "seed", part.id
+        if part.get_io_type() in ("INT", "FLOAT"):
+            assert part.as_dict()["min"] <= part.as_dict()["default"] <= part.as_dict()["max"]
+
+
+@pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
+def test_a_node_has_a_help_page_that_names_its_widgets(node):
+    schema = node.define_schema()
+    page = (ROOT / "web/docs" / f"{schema.node_id}.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {schema.display_name}\n")
+    if schema.node_id != "KeepsakeARVideoSamplerSelect":         # refers to the sampler's page
+        for part in schema.inputs:
+            assert f"**{part.id}**" in page or part.id == "kv_stats", part.id
+
+
+def test_a_window_that_cannot_hold_its_sink_is_refused_before_the_queue():
+    node = next(node for node in nodes() if node.__name__ == "PolicySinkWindow")
+    assert node.validate_inputs(window_frames=9, sink_frames=3) is True
+    assert "must be larger" in node.validate_inputs(window_frames=3, sink_frames=3)
+
+
+def test_policies_chain():
+    kinds = {node.__name__: node for node in nodes()}
+    full, = kinds["PolicyFull"].execute().args
+    window, = kinds["PolicySinkWindow"].execute(9, 3, "shifted", kv_policy=full).args
+    assert type(full.retention).__name__ == "FullKV"
+    assert (window.retention.window_frames, window.retention.sink_frames, window.retention.sink_rope) == (9, 3, "shifted")
+    assert window.schedule == full.schedule
+
+
+@pytest.mark.parametrize("path", CAMERA_PATHS)
+def test_the_camera_fits_the_latent(path):
+    import torch
+
+    node = next(node for node in nodes() if node.__name__ == "DemoCamera")
+    control, = node.execute({"samples": torch.zeros(1, 16, 9, ROWS, 16)}, path, 3, 1).args
+    assert control.shape == (1, 16, 9, ROWS, 16)

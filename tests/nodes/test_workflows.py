@@ -1,0 +1,64 @@
+"""The shipped workflows: each in both formats, the same graph in both, and nothing in them that does not exist."""
+import json
+from pathlib import Path
+
+import pytest
+
+from .test_schema import nodes
+
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
+
+
+def load(name, folder=WORKFLOWS):
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def as_graph(ui: dict) -> dict:
+    """A UI workflow in the terms of the API format: class and inputs by node id, notes left out."""
+    links = {link[0]: [str(link[1]), link[2]] for link in ui["links"]}
+    graph = {}
+    for node in ui["nodes"]:
+        if node["type"].endswith("Note"):
+            continue
+        values, inputs = list(node["widgets_values"]), {}
+        for part in node["inputs"]:
+            if "widget" in part:
+                value = values.pop(0)
+                if part["name"] == "seed":
+                    values.pop(0)                    # control_after_generate
+                inputs[part["name"]] = value
+            if part.get("link") is not None:
+                inputs[part["name"]] = links[part["link"]]
+        assert not values, f"{node['type']} has values without a widget"
+        graph[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
+    return graph
+
+
+def test_there_are_workflows():
+    assert "quickstart" in NAMES
+    assert NAMES == sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_formats_mean_the_same(name):
+    api, ui = load(name, WORKFLOWS / "api"), as_graph(load(name))
+    assert {key: node["class_type"] for key, node in ui.items()} == {key: node["class_type"] for key, node in api.items()}
+    for key, node in ui.items():
+        given = api[key]["inputs"]
+        if not node["class_type"].startswith("Keepsake"):        # the host's own widgets differ from version to version
+            given = {name: value for name, value in given.items() if name in node["inputs"]}
+        assert node["inputs"] == given
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_input_of_ours_exists(name):
+    known = {node.define_schema().node_id: {part.id for part in node.define_schema().inputs} for node in nodes()}
+    for node in load(name, WORKFLOWS / "api").values():
+        if node["class_type"].startswith("Keepsake"):
+            assert set(node["inputs"]) <= known[node["class_type"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workflow_has_a_thumbnail(name):
+    assert (WORKFLOWS / f"{name}.jpg").stat().st_size > 1000
