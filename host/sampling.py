@@ -46,6 +46,13 @@ class ForwardContext:
     text_is_constant: bool
 
 
+def require_finite(chunk: Chunk, latents: Tensor):
+    """End a take that has gone black at once, and not after its last chunk."""
+    if not torch.isfinite(latents).all():
+        raise ValueError(f"Latent frames {chunk.start_frame} to {chunk.end_frame - 1} are not finite numbers. The weights do not fit this "
+                         "model class, or the dtype overflows: try another weight dtype, and the profile that belongs to the checkpoint.")
+
+
 def log_stats(stats: KVStats):
     logging.info("Keepsake: %s", stats.report().replace("\n", "; "))
 
@@ -67,6 +74,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         backbone = require_wan(model)
         if not is_patched(model):
             raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
+        if "multigpu_clones" in guider.model_options:
+            raise ValueError("An AR take runs on one device so far, and this MODEL is spread over several. Bypass the multi-GPU node.")
         if len(shape) != 5:
             raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
                              "Use EmptyARVideoLatent or another video latent.")
@@ -124,12 +133,10 @@ class ARVideoSampler(comfy.samplers.Sampler):
                 model = guided_model(model_wrap, extra_args, session, index)
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress)
                 for chunk, latents in run(rollout, session, trace):
+                    require_finite(chunk, latents)
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
         finally:
             model_wrap.conds = conds
-        if not torch.isfinite(output).all():
-            raise ValueError("The take holds values that are not finite numbers. The weights do not fit this model class, or the dtype "
-                             "overflows: try another weight dtype in the loader, and a profile that belongs to this checkpoint.")
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
                               len(sigmas) - 1, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
                               trace.peak_cache_bytes))

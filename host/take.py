@@ -13,6 +13,8 @@ from .patch import patch
 from .profiles import ARProfile, profile_of
 from .sampling import ARVideoSampler
 
+EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")     # the host's; they mean nothing on a made take
+
 
 def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int, chunk_frames: int,
                 policy: KVPolicy | None, prefix: dict | None, control: Tensor | None, sigmas: Tensor | None) -> tuple[dict, KVStats]:
@@ -24,7 +26,7 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
         sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", steps or profile.steps)
     if negative is None and cfg != 1:
         raise ValueError(f"cfg is {cfg}, which needs a negative prompt. Connect one, or set cfg to 1 (AR models are distilled for 1).")
-    samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], latent.get("downscale_ratio_spacial"))
+    samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS))
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
                              stats.append)
@@ -34,4 +36,5 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
                           denoise_mask=latent.get("noise_mask"), callback=latent_preview.prepare_callback(model, len(sigmas) - 1),
                           disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)
-    return {**latent, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]
+    kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
+    return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]

@@ -51,11 +51,9 @@ class SinkWindowRun(RetentionRun):
         oldest = self._oldest_frame(chunk)
         frame = bank.frame[:bank.length]
         bank.keep(((frame < sink) | (frame >= oldest)).nonzero()[:, 0])
-        held = min(sink, chunk.start_frame)
-        if held and self.policy.sink_rope == "shifted":
-            first = max(oldest, sink) - held
-            position = torch.arange(first, first + held, dtype=torch.float64)
-            bank.move(held * cache.geometry.tokens_per_frame, position.repeat_interleave(cache.geometry.tokens_per_frame))
+        if sink and oldest > sink and self.policy.sink_rope == "shifted":       # a gap has opened: close it
+            tokens = cache.geometry.tokens_per_frame
+            bank.move(sink * tokens, torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens))
         self.starts.append(chunk.start_frame)
 
     def _oldest_frame(self, chunk: Chunk) -> int:

@@ -1,8 +1,13 @@
 """With everything kept, a take is bit-equal to the stock AR sampler's at the same seed, on both classes of the host."""
+import json
+
 import pytest
 import torch
 
 tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+
+import comfy.samplers  # noqa: E402
+import comfy.sd  # noqa: E402
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal class", "plain class"])
 @pytest.mark.parametrize("chunk_frames", [1, 3])
@@ -34,8 +39,6 @@ def test_a_batch_of_one_prompt_each_equals_its_items_alone():
 
 
 def test_a_prepared_model_is_unchanged_in_the_stock_samplers():
-    import comfy.samplers
-
     noise = tiny.noise_of(4)
     model = tiny.tiny_model()
     assert torch.equal(tiny.stock(tiny.prepared(model), noise, 2), tiny.stock(tiny.prepared(model), noise, 2))
@@ -56,3 +59,38 @@ def test_half_precision_weights_run():
     """The stock sampler allocates its cache in the weights' dtype and stops where the host computes in another one."""
     out = tiny.ours(tiny.tiny_model(dtype=torch.bfloat16), tiny.noise_of(4), 2)
     assert torch.isfinite(out).all()
+
+
+def test_a_lora_on_the_model_counts():
+    noise = tiny.noise_of(4)
+    model = tiny.tiny_model()
+    key = "diffusion_model.blocks.1.self_attn.k.weight"
+    model.add_patches({key: (torch.randn(64, 64, generator=torch.Generator().manual_seed(4)),)}, .5)
+    changed = tiny.ours(model, noise, 2)
+    assert torch.equal(changed, tiny.stock(model, noise, 2))
+    assert not torch.equal(changed, tiny.ours(tiny.tiny_model(), noise, 2))
+
+
+def test_fp8_weights_equal_the_same_weights_in_fp32():
+    state, config = tiny.tiny_state()
+    metadata = {"config": json.dumps({"transformer": config})}
+    rounded = {name: value if "patch_embedding" in name else value.to(torch.float8_e4m3fn).to(value.dtype)
+               for name, value in state.items()}           # the host keeps the patch embedding in fp32
+    fp8 = comfy.sd.load_diffusion_model_state_dict(dict(state), model_options={"dtype": torch.float8_e4m3fn}, metadata=metadata)
+    fp32 = comfy.sd.load_diffusion_model_state_dict(rounded, metadata=metadata)
+    noise = tiny.noise_of(4)
+    assert torch.allclose(tiny.ours(fp8, noise, 2), tiny.ours(fp32, noise, 2), atol=1e-4)
+
+
+def test_the_users_attention_function_does_the_reading():
+    calls = []
+
+    def override(function, q, k, v, heads, **options):
+        calls.append((q.shape[1], k.shape[1]))
+        return function(q, k, v, heads=heads, **options)
+
+    noise, model = tiny.noise_of(4), tiny.tiny_model()
+    expected = tiny.ours(model, noise, 2, steps=2)
+    model.model_options["transformer_options"]["optimized_attention_override"] = override
+    assert torch.equal(tiny.ours(model, noise, 2, steps=2), expected)
+    assert {pair for pair in calls if pair[1] != 7} == {(30, 30), (30, 60)}          # own chunk, then with the one before; 7 is the text

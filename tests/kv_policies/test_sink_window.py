@@ -73,6 +73,13 @@ def test_a_shifted_sink_in_an_empty_window_stands_just_before_the_chunk():
     assert positions[6] == [4, 5]
 
 
+def test_a_sink_of_several_frame_wise_chunks_stays_put_until_a_gap_opens():
+    seen, positions = history(SinkWindow(3, 6, "shifted"), 9, 1)
+    for chunk in range(6):
+        assert positions[chunk] == seen[chunk] == list(range(chunk))
+    assert seen[7] == [0, 1, 2, 5, 6] and positions[7] == [2, 3, 4, 5, 6]
+
+
 def test_a_window_smaller_than_sink_and_chunk_is_refused_in_words():
     with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5"):
         SinkWindow(2, 4).check(3)
