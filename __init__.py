@@ -3,6 +3,6 @@ WEB_DIRECTORY = "./web"
 
 
 async def comfy_entrypoint():
-    from .nodes import KeepsakeExtension       # here, not above: the tests import this package without a host
+    from .nodes import KeepsakeExtension  # here, not above: the tests import this package without a host
 
     return KeepsakeExtension()

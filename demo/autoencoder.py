@@ -8,7 +8,6 @@ import math
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from . import world

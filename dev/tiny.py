@@ -4,7 +4,6 @@ import json
 import comfy.samplers
 import comfy.sd
 import torch
-
 from keepsake.host.patch import patch
 from keepsake.host.profiles import ARProfile, with_profile
 from keepsake.host.sampling import ARVideoSampler

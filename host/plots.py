@@ -9,7 +9,7 @@ from ..rollout.stats import KVStats
 
 def plot_stats(stats: KVStats) -> Tensor:
     """Live bytes, kept tokens by bank, prune ratio and seconds by phase over the chunks, as an IMAGE `[1, H, W, 3]`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg     # here: importing matplotlib takes a second
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here: importing matplotlib takes a second
     from matplotlib.figure import Figure
 
     rows = [row for row in stats.chunks if row.item == 0]

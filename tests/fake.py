@@ -1,6 +1,5 @@
 """A fake video transformer of two attention layers, so that the loop and the policies run without a host."""
 import torch
-
 from keepsake.kv_policies import Geometry
 from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, run

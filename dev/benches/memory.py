@@ -22,7 +22,6 @@ def peak_of(case: str, frames: int) -> int:
 
 def run_case(case: str, frames: int):
     import tiny
-
     from keepsake.kv_policies import KVPolicy, SinkWindow
 
     model = tiny.tiny_model(dim=256, heads=4, layers=4)

@@ -10,7 +10,6 @@ import common
 
 args = common.start(__doc__)
 import tiny  # noqa: E402
-
 from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
 
 

@@ -9,6 +9,7 @@ tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
 import comfy.samplers  # noqa: E402
 import comfy.sd  # noqa: E402
 
+
 @pytest.mark.parametrize("causal", [True, False], ids=["causal class", "plain class"])
 @pytest.mark.parametrize("chunk_frames", [1, 3])
 @pytest.mark.parametrize("size", [(6, 10), (8, 4)])

@@ -1,7 +1,6 @@
 """Banks: which rows live, what they are called, and that keys and values travel with their names."""
 import pytest
 import torch
-
 from keepsake.kv_policies import Bank, Chunk, Geometry, Storage
 
 GEOMETRY = Geometry(layers=2, heads=2, head_dim=4, grid=(1, 2), chunk_frames=2, temporal_channels=2)

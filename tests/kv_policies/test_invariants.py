@@ -3,7 +3,6 @@ import copy
 
 import pytest
 import torch
-
 from keepsake.kv_policies import RETENTIONS, KVPolicy, SinkWindow
 
 from .. import fake

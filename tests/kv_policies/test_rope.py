@@ -1,6 +1,5 @@
 """Moving keys in time against a plain float64 reference."""
 import torch
-
 from keepsake.kv_policies.rope import rotate_in_time
 
 

@@ -1,7 +1,6 @@
 """Sink + window: hand cases of which frames a chunk can read."""
 import pytest
 import torch
-
 from keepsake.kv_policies import KVPolicy, SinkWindow
 
 from .. import fake

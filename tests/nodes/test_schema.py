@@ -35,7 +35,7 @@ def test_a_landed_schema_only_grows_at_the_end(node):
     now, landed = schema_of(node), LANDED[node.define_schema().node_id]
     assert json.loads(json.dumps(now["inputs"][:len(landed["inputs"])])) == landed["inputs"]
     assert now["outputs"][:len(landed["outputs"])] == landed["outputs"]
-    for name, kind, optional, options in now["inputs"][len(landed["inputs"]):]:
+    for name, _kind, optional, options in now["inputs"][len(landed["inputs"]):]:
         assert optional or "default" in options, f"the new input {name} needs a default"
 
 

@@ -3,7 +3,6 @@ import gc
 
 import pytest
 import torch
-
 from keepsake.kv_policies import Chunk, CleanPass, FullKV, KVPolicy, SinkWindow
 from keepsake.rollout.loop import plan_chunks
 
