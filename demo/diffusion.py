@@ -2,7 +2,7 @@
 
 Diffusion forcing (arXiv 2407.01392): each chunk of three latent frames draws its own noise level and half of the chunks are
 clean, attention is causal by chunk, so history at any noise level is in distribution. A part of the examples picks its chunks
-from up to four minutes of camera walk, most of them adjacent with a few long jumps, at their true positions: without those
+from up to 300 frames of camera walk, most of them adjacent with a few long jumps, at their true positions: without those
 recall decays beyond the trained length.
 """
 import numpy as np

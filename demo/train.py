@@ -1,7 +1,7 @@
 """Make the demo world's weights from a seed: `dev/python demo/train.py`. Under two hours on two cores; resumes where it stopped.
 
 1. autoencoder   the cell encoder and a first decoder, on single pictures
-2. model         the video model on the encoder's latents: short examples, then long ones
+2. model         the video model on the encoder's latents; every fourth batch holds long examples
 3. decoder       the encoder stays, the decoder learns to glide between latent frames
 4. pack          fp16 safetensors with the headers that ComfyUI's loaders read, into demo/weights
 """
@@ -107,20 +107,19 @@ def train_autoencoder(out: Path, steps: int):
     return model
 
 
-def train_model(out: Path, name: str, encoder, steps: int, rate: float, size: int, chunks: int, start=None):
+def train_model(out: Path, encoder, steps: int, rate: float = 2e-3):
     model = diffusion.build()
-    if start is not None:
-        model.load_state_dict(start.state_dict())
     matrices = [p for key, p in model.named_parameters() if key.startswith("blocks") and p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     muon = torch.optim.Muon(matrices, lr=rate, weight_decay=.02, adjust_lr_fn="match_rms_adamw")
-    stage = Stage(name, out, model, [muon, adam(rest, rate, .01)], steps, rate, average=.998)
+    stage = Stage("model", out, model, [muon, adam(rest, rate, .01)], steps, rate, average=.998)
     if stage.step == steps:
         return stage.average
     pool = diffusion.WorldPool(encoder, LATENT_MEAN, LATENT_STD, stage.rng, 384)
 
     def loss(step):
         pool.refresh(1)
+        size, chunks = (4, 10) if step % 4 else (2, 24)
         return diffusion.forcing_loss(model, pool, stage.generator, size, chunks)
 
     return stage.run(loss)
@@ -156,8 +155,7 @@ def main():
         return max(1, round(count * args.steps_scale))
 
     vae = train_autoencoder(args.out, steps(1200))
-    short = train_model(args.out, "model", vae, steps(4500), 2e-3, size=4, chunks=10)
-    video_model = train_model(args.out, "model_long", vae, steps(600), 5e-4, size=2, chunks=24, start=short)
+    video_model = train_model(args.out, vae, steps(4000))
     pack(video_model, train_decoder(args.out, vae, steps(1500)))
 
 
