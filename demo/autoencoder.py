@@ -90,7 +90,7 @@ def clips(rng: np.random.Generator, worlds: int, crops: int, latent_frames: int 
             moves = world.STEP * rng.choice((-1, 0, 1), p=(.4, .2, .4), size=2)
             if rng.random() < .7:
                 moves[1] = moves[0]
-            left = [int(rng.integers(8, 48))]
+            left = [int(rng.integers(8, 44))]
             for move in np.resize(moves, latent_frames - 1):
                 left.append(left[-1] + int(move))
             glide = world.views(picture, left)[..., :CROP * world.CELL]
@@ -140,7 +140,7 @@ def standardise(model: nn.Module, rng: np.random.Generator, mean: Tensor, std: T
     back.weight /= std[None, :, None, None, None]
 
 
-def clip_loss(model: nn.Module, rng: np.random.Generator, generator: torch.Generator, mean: Tensor, std: Tensor) -> Tensor:
+def clip_loss(model: nn.Module, rng: np.random.Generator, generator: torch.Generator, std: Tensor) -> Tensor:
     """Stage 3: the decoder alone, on the glide between latent frames, through noise as a sampler leaves it."""
     keys, glide = clips(rng, 2, 2)
     with torch.no_grad():

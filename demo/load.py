@@ -10,6 +10,7 @@ from ..host.checkpoint import load_ar_model
 from . import text
 
 WEIGHTS = Path(__file__).parent / "weights"
+ON_THE_CPU = {"load_device": torch.device("cpu"), "offload_device": torch.device("cpu")}      # the text encoder has no weights to move
 
 
 class Tokenizer:
@@ -46,6 +47,6 @@ class TextEncoder(torch.nn.Module):
 def load_demo_world():
     """Return MODEL (with its AR profile), CLIP and VAE."""
     model = load_ar_model(str(WEIGHTS / "demo_world.safetensors"), profile=None)
-    clip = comfy.sd.CLIP(comfy.supported_models_base.ClipTarget(Tokenizer, TextEncoder))
+    clip = comfy.sd.CLIP(comfy.supported_models_base.ClipTarget(Tokenizer, TextEncoder), model_options=ON_THE_CPU)
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(WEIGHTS / "demo_world_vae.safetensors")))
     return model, clip, vae

@@ -155,7 +155,7 @@ def main():
         return max(1, round(count * args.steps_scale))
 
     vae = train_autoencoder(args.out, steps(1200))
-    video_model = train_model(args.out, vae, steps(4000))
+    video_model = train_model(args.out, vae, steps(3600))
     pack(video_model, train_decoder(args.out, vae, steps(1500)))
 
 

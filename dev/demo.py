@@ -89,7 +89,6 @@ def main():
     parser.add_argument("--policy", help="what to keep of the past: full, sink_window, ... (default: as in the graph)")
     parser.add_argument("--frames", type=int, help="length of the take in latent frames (default: as in the graph)")
     parser.add_argument("--seed", type=int, help="noise seed (default: as in the graph)")
-    parser.add_argument("--cpu", action="store_true", default=None, help="leave a CUDA device alone")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)      # as Ctrl-C: either passes through the `with`
 
@@ -114,8 +113,8 @@ def take(graph, arguments):
     host, out = setup.needed_host(), arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     print("starting ComfyUI ...", flush=True)
-    with Server(host, cpu=arguments.cpu) as server:
-        print(f"ComfyUI {server.version} on {'CPU' if server.cpu else 'CUDA'}", flush=True)
+    with Server(host, cpu=True) as server:
+        print(f"ComfyUI {server.version} on the CPU", flush=True)
         if arguments.policy:
             choose_policy(graph, arguments.policy, server)
         bar, start = Bar(), time.monotonic()

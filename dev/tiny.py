@@ -10,13 +10,13 @@ from keepsake.host.sampling import ARVideoSampler
 from keepsake.kv_policies import KVPolicy
 
 
-def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, dtype=torch.float32):
+def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16):
     """A state dict of a Wan T2V model with random weights, and the metadata that describes it to the host's loader."""
     import comfy.ops
     from comfy.ldm.wan.model import WanModel
 
     config = dict(in_dim=in_dim, dim=dim, ffn_dim=96, freq_dim=64, text_dim=24, out_dim=16, num_heads=heads, num_layers=layers)
-    model = WanModel(operations=comfy.ops.disable_weight_init, dtype=dtype, device="cpu", **config)
+    model = WanModel(operations=comfy.ops.disable_weight_init, dtype=torch.float32, device="cpu", **config)
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, p in model.named_parameters():
@@ -25,14 +25,14 @@ def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, dtype=torch.float32
         else:
             fan_in = p[0].numel() if p.ndim > 1 else 16
             state[name] = torch.randn(p.shape, generator=generator) * fan_in ** -.5
-    return {name: value.to(p.dtype) for (name, value), p in zip(state.items(), model.parameters())}, config
+    return state, config
 
 
-def tiny_model(causal=True, **options):
-    """An unpatched MODEL of the host: the causal class, or the plain Wan class."""
+def tiny_model(causal=True, weights=None, **options):
+    """An unpatched MODEL of the host: the causal class, or the plain Wan class; `weights` is a dtype for the host's loader."""
     state, config = tiny_state(**options)
     metadata = {"config": json.dumps({"transformer": {**config, "causal_ar": True} if causal else config})}
-    return comfy.sd.load_diffusion_model_state_dict(state, metadata=metadata)
+    return comfy.sd.load_diffusion_model_state_dict(state, model_options={"dtype": weights}, metadata=metadata)
 
 
 def prompt(seed, tokens=7, batch=1):

@@ -46,4 +46,4 @@ class CrossAttentionPatch:
 
 
 def is_patched(model) -> bool:
-    return isinstance(model.get_model_object("diffusion_model.blocks.0.self_attn.forward"), SelfAttentionPatch)
+    return isinstance(model.object_patches.get("diffusion_model.blocks.0.self_attn.forward"), SelfAttentionPatch)

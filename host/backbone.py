@@ -1,30 +1,30 @@
 """What Keepsake needs of a model, probed once and in one place."""
 import torch
+from comfy.ldm.wan.ar_model import CausalWanModel
+from comfy.ldm.wan.model import WanModel
 from torch import Tensor
 
 from ..kv_policies import Geometry
 
 TESTED_HOSTS = "0.24, 0.27 and 0.30"
-MODEL_TYPES = ("t2v", "i2v", "camera", "camera_2.2")      # Wan classes whose tokens are the video's and nothing else
+BACKBONES = (WanModel, CausalWanModel)       # the Wan classes whose tokens are the video's and nothing else
 
 
 def require_wan(model):
     """Return the diffusion model of a ComfyUI MODEL, or say in a ValueError what came instead of a Wan video model."""
     backbone = model.get_model_object("diffusion_model")
     name = type(backbone).__name__
-    blocks = getattr(backbone, "blocks", None)
-    needed = ("rope_embedder", "rope_encode", "patch_size", "forward_orig")
-    if not blocks or not hasattr(blocks[0], "self_attn") or not all(hasattr(backbone, part) for part in needed):
+    if not isinstance(backbone, WanModel):
         raise ValueError(f"Keepsake works on video models of the Wan family, and this MODEL is {name}. "
                          "Load a Wan checkpoint, for instance with AR Video Model Loader.")
-    attention = blocks[0].self_attn
+    if type(backbone) not in BACKBONES:      # VACE, S2V, HuMo, Camera ...: tokens or inputs beside the video's
+        raise ValueError(f"This Wan model is a {name}, whose extra inputs Keepsake cannot cut into chunks. "
+                         "Use a plain text-to-video or image-to-video Wan model.")
+    attention = backbone.blocks[0].self_attn
     missing = [part for part in ("q", "k", "v", "o", "norm_q", "norm_k", "num_heads", "head_dim") if not hasattr(attention, part)]
     if missing:
         raise ValueError(f"The self-attention of this ComfyUI's {name} has no {', '.join(missing)}. "
                          f"Keepsake is tested with ComfyUI {TESTED_HOSTS}; use one of these or a newer Keepsake.")
-    if getattr(backbone, "model_type", "t2v") not in MODEL_TYPES:
-        raise ValueError(f"This Wan model is of the kind '{backbone.model_type}', whose extra inputs Keepsake cannot cut into chunks. "
-                         f"Use a model of one of these kinds: {', '.join(MODEL_TYPES)}.")
     return backbone
 
 

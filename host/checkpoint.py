@@ -26,6 +26,7 @@ def load_ar_model(path: str, profile: ARProfile | None, weight_dtype: str = "def
     if model is None:
         raise ValueError(f"ComfyUI does not recognise the model in '{name}'. Keepsake loads Wan video models "
                          "(Self-Forcing, Causal-Forcing, LongLive and their like).")
+    model.cached_patcher_init = (comfy.sd.load_diffusion_model, (path, WEIGHT_DTYPES[weight_dtype]))      # how the host makes it again
     model = with_profile(patch(model), profile)
     logging.info("Keepsake: %s loaded as %s, profile '%s'", name, type(model.model).__name__, profile.name)
     return model

@@ -10,16 +10,18 @@ from .sampling import ARVideoSampler, Plan
 KEY = "keepsake_outer"
 
 
-def prepare_take(executor, noise, latent_image, sampler, sigmas, *args, **kwargs):
+def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
     """Does nothing for other samplers. Runs before any weight is moved, so that bad input costs no time."""
     guider = executor.class_obj
     if isinstance(sampler, ARVideoSampler):
+        if denoise_mask is not None:
+            raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
         plan = sampler.plan(guider, tuple(noise.shape), sigmas)
         if sampler.control is not None:
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, announce_cache(plan), guider.model_options,
                                                      is_model_options=True)
-    return executor(noise, latent_image, sampler, sigmas, *args, **kwargs)
+    return executor(noise, latent_image, sampler, sigmas, denoise_mask, *args, **kwargs)
 
 
 def announce_cache(plan: Plan):

@@ -1,8 +1,9 @@
 """The one patch: on a clone, by the host's object patches, on every self-attention of a Wan model."""
+import comfy.utils
 from comfy.ldm.wan.model import WanT2VCrossAttention
-from comfy.patcher_extension import WrappersMP
+from comfy.patcher_extension import CallbacksMP, WrappersMP
 
-from .attention import CrossAttentionPatch, SelfAttentionPatch
+from .attention import CrossAttentionPatch, SelfAttentionPatch, is_patched
 from .backbone import require_wan
 from .outer_sample import KEY, prepare_take
 
@@ -11,15 +12,27 @@ def patch(model):
     """Return a clone of a ComfyUI MODEL that can run AR takes. It works as before in every other sampler."""
     backbone = require_wan(model)
     patched = model.clone()
+    if is_patched(model):
+        return patched
     for layer, block in enumerate(backbone.blocks):
-        kinds = [("self_attn", SelfAttentionPatch)]
-        if isinstance(block.cross_attn, WanT2VCrossAttention):
-            kinds.append(("cross_attn", CrossAttentionPatch))
-        for part, kind in kinds:
-            key = f"diffusion_model.blocks.{layer}.{part}.forward"
+        for part, kind in (("self_attn", SelfAttentionPatch), ("cross_attn", CrossAttentionPatch)):
+            key, attention = f"diffusion_model.blocks.{layer}.{part}.forward", getattr(block, part)
             original = patched.get_model_object(key)
-            if not isinstance(original, kind):
-                patched.add_object_patch(key, kind(layer, getattr(block, part), original))
-    if not patched.get_wrappers(WrappersMP.OUTER_SAMPLE, KEY):
-        patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, prepare_take)
+            # Text keys can be kept only where nobody else computes them: image-to-video classes and other packs' patches stay.
+            if kind is SelfAttentionPatch or getattr(original, "__func__", None) is WanT2VCrossAttention.forward:
+                patched.add_object_patch(key, kind(layer, attention, original))
+    patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, prepare_take)
+    patched.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, rebind)
     return patched
+
+
+def rebind(old, new):
+    """When the host clones a MODEL onto other modules (for hooks, or for another device), our patches follow."""
+    if new.model is old.model:
+        return
+    for key, entry in new.object_patches.items():
+        if isinstance(entry, (SelfAttentionPatch, CrossAttentionPatch)):
+            attention = comfy.utils.get_attr(new.model, key.removesuffix(".forward"))
+            was_own = getattr(entry.original, "__self__", None) is entry.attention
+            original = type(attention).forward.__get__(attention) if was_own else entry.original
+            new.object_patches[key] = type(entry)(entry.layer, attention, original)

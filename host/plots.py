@@ -20,9 +20,11 @@ def plot_stats(stats: KVStats) -> Tensor:
 
     mib = 2 ** 20
     memory.plot(frame, [row.allocated_bytes / mib for row in rows], color="0.6", linestyle="--", label="allocated")
-    memory.fill_between(frame, [row.live_bytes / mib for row in rows], alpha=.5, label="history")
+    banks = range(max(len(row.bank_bytes) for row in rows))
+    memory.stackplot(frame, [[row.bank_bytes[bank] / mib for row in rows] for bank in banks], alpha=.5,
+                     labels=[f"history, bank {bank + 1}" for bank in banks])
     memory.set(title="KV cache", ylabel="MiB")
-    for bank in range(max((len(row.bank_tokens) for row in rows), default=0)):
+    for bank in banks:
         tokens.step(frame, [row.bank_tokens[bank] for row in rows], where="post", label=f"bank {bank + 1}")
     tokens.set(title="history tokens a query can read", ylabel="tokens")
     ratio.plot(frame, [100 * (1 - row.kept_tokens / row.full_tokens) if row.full_tokens else 0 for row in rows], color="tab:red")

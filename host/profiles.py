@@ -11,7 +11,7 @@ PROFILE = "keepsake_profile"         # key in transformer_options, and in the he
 class ARProfile:
     """Numbers a chunk-wise model was trained with; frames are latent frames."""
 
-    name: str = "custom"
+    name: str = "none"
     chunk_frames: int = 3
     steps: int = 4
     shift: float = 5.0               # of the flow schedule; 0 leaves the model's own
@@ -36,14 +36,13 @@ class ARProfile:
         return cls(**{key: value for key, value in json.loads(text).items() if key in known})
 
 
-# Steps, shift, window and sink as the authors' own configurations have them.
+# Steps, shift, window and sink of the authors' configurations. LongLive 1.3B is its base with its LoRA on it.
 PROFILES = {profile.name: profile for profile in (
     ARProfile("Self-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
     ARProfile("Causal-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
     ARProfile("Causal-Forcing (frame-wise)", chunk_frames=1, window_frames=21),
     ARProfile("LongLive 1.3B", chunk_frames=3, window_frames=12, sink_frames=3),
     ARProfile("LongLive 2 5B", chunk_frames=8, window_frames=32, sink_frames=8),
-    ARProfile("Krea Realtime 14B", chunk_frames=3, window_frames=6),
 )}
 
 

@@ -3,7 +3,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import comfy.model_management
+import comfy.model_patcher
 import comfy.patcher_extension
 import comfy.samplers
 import torch
@@ -30,10 +30,14 @@ class Plan:
     total_frames: int
     prefix: Tensor | None            # [B, C, P, 2h, 2w], raw latents
     streams: int
+    temporal_compression: int
+    notes: tuple[str, ...]
 
     def cache_bytes(self, element_size: int) -> int:
-        frames = self.policy.retention.capacity_frames(self.total_frames, self.geometry.chunk_frames)
-        return self.streams * frames * self.geometry.bytes_per_frame(element_size)
+        """Most bytes of keys and values at one time; held originals are keys alone."""
+        retention = self.policy.retention
+        half_frames = 2 * retention.capacity_frames(self.total_frames, self.geometry.chunk_frames) + retention.held_frames()
+        return self.streams * half_frames * self.geometry.bytes_per_frame(element_size) // 2
 
 
 @dataclass(frozen=True)
@@ -74,24 +78,34 @@ class ARVideoSampler(comfy.samplers.Sampler):
         backbone = require_wan(model)
         if not is_patched(model):
             raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
-        if "multigpu_clones" in guider.model_options:
+        if model.get_additional_models_with_key("multigpu"):
             raise ValueError("An AR take runs on one device so far, and this MODEL is spread over several. Bypass the multi-GPU node.")
+        if getattr(guider, "uncond_model_patcher", None) is not None:
+            raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
         if len(shape) != 5:
             raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
                              "Use EmptyARVideoLatent or another video latent.")
         steps = sigmas.tolist()
-        if len(steps) < 2 or any(a <= b for a, b in zip(steps, steps[1:])):
-            raise ValueError(f"Sigmas must fall from step to step and be at least two; got {[round(s, 4) for s in steps]}. "
+        if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
+            raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; got {[round(s, 4) for s in steps]}. "
                              "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
-        profile = profile_of(guider.model_options) or ARProfile(shift=0)
-        chunk_frames = self.chunk_frames or profile.chunk_frames
-        policy = self.policy or profile.policy()
+        if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
+            raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
+        channels = model.get_model_object("latent_format").latent_channels
+        if shape[1] != channels:
+            raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
+        profile = profile_of(guider.model_options)
+        assumed = profile or ARProfile()
+        chunk_frames = self.chunk_frames or assumed.chunk_frames
+        policy = self.policy or assumed.policy()
+        notes = () if profile else (f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess. "
+                                    "Put an AR Profile node in front.",)
         policy.retention.check(chunk_frames)
         prefix = self._prefix(guider, shape)
         check_conditioning(guider, model, self.control, shape, profile)
         given = 0 if prefix is None else prefix.shape[2]
         return Plan(policy, read_geometry(backbone, shape[3], shape[4], chunk_frames), plan_chunks(shape[2], chunk_frames, given),
-                    shape[2], prefix, len(active_conditionings(guider)))
+                    shape[2], prefix, sum(map(len, active_conditionings(guider))), assumed.temporal_compression, notes)
 
     def _prefix(self, guider, shape) -> Tensor | None:
         """The given latents: ours, or what the host's ARVideoI2V left on the model."""
@@ -101,7 +115,10 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if prefix is None:
             return None
         b, c, frames, h, w = shape
-        if prefix.ndim != 5 or (prefix.shape[1], *prefix.shape[3:]) != (c, h, w):
+        if prefix.ndim != 5:
+            raise ValueError(f"The prefix has the shape {list(prefix.shape)} and must be video latents [B, C, T, H, W]. "
+                             "Encode the start image or video with the take's own VAE.")
+        if (prefix.shape[1], *prefix.shape[3:]) != (c, h, w):
             raise ValueError(f"The prefix latents have the shape {list(prefix.shape)}, the take {list(shape)}: channels, height and width "
                              "must agree. Encode the start image or video at the size of the take.")
         if prefix.shape[0] not in (1, b):
@@ -113,15 +130,13 @@ class ARVideoSampler(comfy.samplers.Sampler):
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
         """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape."""
-        if denoise_mask is not None:
-            raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
         plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas), model_wrap.inner_model
         flow = inner.model_sampling
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
-        prefix = None
+        given = prefix = None
         if plan.prefix is not None:
-            # through the model's dtype, as the host's own AR sampler feeds a start latent
-            prefix = inner.process_latent_in(plan.prefix).to(x.device, inner.get_dtype_inference()).to(x.dtype)
+            given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
+            prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
         trace, progress = Trace(), Progress(callback, len(x) * len([c for c in plan.chunks if not c.given]) * (len(sigmas) - 1))
         output, conds = torch.empty_like(x), model_wrap.conds
         try:
@@ -137,9 +152,11 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
         finally:
             model_wrap.conds = conds
+        if given is not None:
+            output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
-                              len(sigmas) - 1, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
-                              trace.peak_cache_bytes))
+                              len(sigmas) - 1, plan.temporal_compression, trace.streams, tuple(trace.rows),
+                              sum(row.seconds for row in trace.rows), trace.peak_cache_bytes, plan.notes))
         return flow.inverse_noise_scaling(sigmas[-1], output)
 
 
@@ -154,9 +171,7 @@ class Progress:
             return
         try:
             self.callback(self.done, x0, x, self.total)
-        except comfy.model_management.InterruptProcessingException:
-            raise
-        except Exception:
+        except Exception:                # an interrupt is a BaseException and passes
             logging.warning("Keepsake: the preview failed and is off for the rest of this take.", exc_info=True)
             self.callback = None
         self.done += 1
@@ -190,7 +205,7 @@ def take_options(guider, model_options: dict, session: Session) -> dict:
     options = comfy.model_patcher.create_model_options_clone(model_options)
     backbone = guider.model_patcher.get_model_object("diffusion_model")
     text_is_constant = not any("hooks" in cond for group in guider.conds.values() for cond in group)
-    table: dict[int, Tensor] = {}                # rotation of the chunk in work
+    table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work
 
     def cut(value):
         """The chunk's share of an input that has a frame for every latent frame of the take."""
@@ -200,10 +215,10 @@ def take_options(guider, model_options: dict, session: Session) -> dict:
 
     def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options={}, **kwargs):
         chunk = session.chunk
-        if chunk.start_frame not in table:
+        if chunk not in table:
             table.clear()
-            table[chunk.start_frame] = rotation(backbone, chunk.start_frame, chunk.frames, *x.shape[3:], x.device, transformer_options)
-        context = ForwardContext(session, transformer_options["uuids"], table[chunk.start_frame], text_is_constant)
+            table[chunk] = rotation(backbone, chunk.start_frame, chunk.frames, *x.shape[3:], x.device, transformer_options)
+        context = ForwardContext(session, transformer_options["uuids"], table[chunk], text_is_constant)
         return executor(x, t, cut(c_concat), c_crossattn, control, {**transformer_options, RUN: context},
                         **{name: cut(value) for name, value in kwargs.items()})
 

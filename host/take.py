@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..kv_policies import KVPolicy
 from ..rollout.stats import KVStats
-from .attention import is_patched
 from .patch import patch
 from .profiles import ARProfile, profile_of
 from .sampling import ARVideoSampler
@@ -19,13 +18,14 @@ EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")   
 def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int, chunk_frames: int,
                 policy: KVPolicy | None, prefix: dict | None, control: Tensor | None, sigmas: Tensor | None) -> tuple[dict, KVStats]:
     """Sample a whole take; `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile."""
-    if not is_patched(model):
-        model = patch(model)
-    profile = profile_of(model.model_options) or ARProfile(shift=0)
+    model = patch(model)
+    profile = profile_of(model.model_options) or ARProfile()
     if sigmas is None:
         sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", steps or profile.steps)
     if negative is None and cfg != 1:
         raise ValueError(f"cfg is {cfg}, which needs a negative prompt. Connect one, or set cfg to 1 (AR models are distilled for 1).")
+    if len(sigmas) < 2:
+        raise ValueError(f"Sigmas hold {len(sigmas)} noise levels, which is no step at all. Connect at least two, or leave the input open.")
     samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS))
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,6 +85,10 @@ class Retention(ABC):
     @abstractmethod
     def start(self, geometry: Geometry) -> RetentionRun: ...
 
+    def held_frames(self) -> int:
+        """Latent frames whose original keys are held beside the bank, see `Bank.move`."""
+        return 0
+
     def check(self, chunk_frames: int):
         """Raise ValueError, in a sentence, when these parameters cannot work with this chunk size."""
 
@@ -110,10 +114,6 @@ class Schedule(ABC):
     @abstractmethod
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         """Yield each chunk with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.loop.Rollout`."""
-
-    @abstractmethod
-    def forwards(self, chunks: list[Chunk], steps: int) -> int:
-        """How many model calls the take needs, for progress and estimates."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,7 @@ class KVPolicy:
     schedule: Schedule = field(default_factory=_clean_pass)
     storage: Storage = field(default_factory=Storage)
 
-    def with_slot(self, **slot) -> KVPolicy:
-        return replace(self, **slot)
-
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats."""
-        return {name: {"name": type(part).__name__, **asdict(part)} for name, part in vars(self).items()}
+        return {slot: {"name": type(part).__name__, **{f.name: getattr(part, f.name) for f in fields(part)}}
+                for slot, part in vars(self).items()}

@@ -17,6 +17,7 @@ class Bank:
     def __init__(self, geometry: Geometry, heads: list[list[int]], capacity: int, storage: Storage,
                  dtype: torch.dtype, device: torch.device):
         self.geometry, self.heads, self.capacity = geometry, heads, capacity
+        self.head_index = [torch.tensor(group, device=device) for group in heads]
         self.k, self.v = ([storage.allocate((1, capacity, len(group), geometry.head_dim), dtype, device) for group in heads]
                           for _ in range(2))
         self.frame = torch.empty(capacity, dtype=torch.long)
@@ -55,6 +56,9 @@ class Bank:
         if len(rows) == self.length:
             return
         # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
+        own = self.length - self.committed
+        if len(rows) < own or (own and not torch.equal(rows[len(rows) - own:], torch.arange(self.committed, self.length))):
+            raise RuntimeError("A KV policy dropped rows of the chunk in work; only history may be evicted.")
         moved = (rows != torch.arange(len(rows))).nonzero()
         first = int(moved[0]) if len(moved) else len(rows)
         moving, target = rows[first:], slice(first, len(rows))
@@ -64,9 +68,8 @@ class Bank:
                 buffer[:, target] = buffer.index_select(1, on_device)     # one layer's rows at a time: a small working set
             for name in (self.frame, self.cell, self.position):
                 name[target] = name[moving]
-        self.committed -= self.length - len(rows)
+        self.committed = len(rows) - own
         self.length = len(rows)
-        assert self.committed >= 0, "a policy dropped rows of the chunk in work"
 
     def move(self, count: int, position: Tensor):
         """Re-rotate the first `count` rows to temporal positions, float64 `[count]`.
@@ -83,6 +86,11 @@ class Bank:
         for buffer, source in zip(self.k, self._source):
             buffer[:, :count] = rotate_in_time(source, shift, g.temporal_channels, g.rope_theta)
         self.position[:count] = position
+
+    def free(self):
+        """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
+        self.k, self.v, self._source = [], [], []
+        self.length = self.committed = 0
 
     def nbytes(self) -> int:
         """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
@@ -116,6 +124,6 @@ class KVCache:
     def nbytes(self) -> int:
         return sum(bank.nbytes() for bank in self.banks)
 
-    def live_bytes(self) -> int:
-        """Bytes of the history rows in use."""
-        return sum(bank.live_bytes(bank.committed) for bank in self.banks)
+    def live_bytes(self) -> list[int]:
+        """Bytes of the history rows in use, by bank."""
+        return [bank.live_bytes(bank.committed) for bank in self.banks]

@@ -27,7 +27,3 @@ class CleanPass(Schedule):
             if chunk is not rollout.chunks[-1]:      # nothing reads what the last chunk would leave behind
                 rollout.clean(chunk, x0, self.context_noise)
             yield chunk, x0
-
-    def forwards(self, chunks: list[Chunk], steps: int) -> int:
-        generated = sum(not chunk.given for chunk in chunks)
-        return generated * steps + len(chunks) - 1

@@ -14,8 +14,8 @@ def rotate_in_time(k: Tensor, shift: Tensor, channels: int, theta: float) -> Ten
     Rotations compose, so this equals rotating the bare key at the new position. Angles are built in float64, since a fp32
     position past some thousand frames has lost the digits that the fastest pair needs; the product is taken in fp32.
     """
-    angle = (shift[:, None] * temporal_frequencies(channels, theta)).to(k.device)
-    cos, sin = angle.cos().float()[:, None], angle.sin().float()[:, None]
+    angle = shift[:, None] * temporal_frequencies(channels, theta)      # on the CPU: not every device has float64
+    cos, sin = (turn.float()[:, None].to(k.device) for turn in (angle.cos(), angle.sin()))
     even, odd = k[..., :channels].float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
     return torch.cat([turned.to(k.dtype), k[..., channels:]], -1)

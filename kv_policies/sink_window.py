@@ -25,9 +25,9 @@ class SinkWindow(Retention):
     def __post_init__(self):
         if self.sink_rope not in SINK_ROPE:
             raise ValueError(f"sink_rope is '{self.sink_rope}'. Use 'absolute' or 'shifted'.")
-        if self.sink_frames < 0 or self.window_frames < 1:
-            raise ValueError(f"A window holds at least 1 frame and a sink at least 0; got window_frames = {self.window_frames}, "
-                             f"sink_frames = {self.sink_frames}.")
+        if not 0 <= self.sink_frames < self.window_frames:
+            raise ValueError(f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The window counts the sink: use "
+                             "a sink of 0 or more, and a window that is larger.")
 
     def check(self, chunk_frames: int):
         if self.window_frames < self.sink_frames + chunk_frames:
@@ -36,6 +36,9 @@ class SinkWindow(Retention):
 
     def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
         return min(total_frames, self.window_frames)
+
+    def held_frames(self) -> int:
+        return self.sink_frames if self.sink_rope == "shifted" else 0
 
     def start(self, geometry: Geometry) -> RetentionRun:
         return SinkWindowRun(self)

@@ -53,10 +53,12 @@ class ARProfileNode(io.ComfyNode):
                              tooltip="First latent frames that stay, when no KV policy is connected."),
                 io.Combo.Input("sink_rope", options=list(SINK_ROPE), default="absolute",
                                tooltip="Where the sink stands in time: its true place, or just before the window."),
+                io.Int.Input("temporal_compression", default=4, min=1, max=16,
+                             tooltip="Pixel frames that the model's VAE makes of one latent frame, after the first. 4 for Wan."),
             ],
             outputs=[io.Model.Output(display_name="model")])
 
     @classmethod
-    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope):
-        profile = ARProfile("custom", chunk_frames, steps, shift, window_frames, sink_frames, sink_rope)
+    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression):
+        profile = ARProfile("custom", chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression)
         return io.NodeOutput(with_profile(patch(model), profile))

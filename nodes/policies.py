@@ -1,4 +1,6 @@
 """One node per policy. Each fills one slot of the policy that comes in and hands it on."""
+from dataclasses import replace
+
 from comfy_api.latest import io
 
 from ..kv_policies import FullKV, KVPolicy, Retention, SinkWindow
@@ -7,7 +9,7 @@ from .sockets import CATEGORY, KVPolicySocket, policy_input
 
 
 def with_retention(kv_policy: KVPolicy | None, retention: Retention) -> io.NodeOutput:
-    return io.NodeOutput((kv_policy or KVPolicy()).with_slot(retention=retention))
+    return io.NodeOutput(replace(kv_policy or KVPolicy(), retention=retention))
 
 
 class PolicyFull(io.ComfyNode):
@@ -44,12 +46,6 @@ class PolicySinkWindow(io.ComfyNode):
                 policy_input(),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
-
-    @classmethod
-    def validate_inputs(cls, window_frames, sink_frames):
-        if window_frames <= sink_frames:
-            return f"window_frames ({window_frames}) counts the sink ({sink_frames}) and must be larger. Raise window_frames."
-        return True
 
     @classmethod
     def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):

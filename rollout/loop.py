@@ -85,11 +85,12 @@ class Rollout:
         with self._trace.phase("policy"):
             for stream in streams:
                 stream.retention.before_clean(stream.cache, chunk)
-        with self._trace.phase("clean"):
-            self._model.write(x0, sigma)
-        self._session.commit()
         if chunk.given:
             self._trace.measure(self._session, chunk)
+        forwards = self._session.forward_counts()
+        with self._trace.phase("clean"):
+            self._model.write(x0, sigma)
+        self._session.commit(forwards)
         with self._trace.phase("policy"):
             for stream in streams:
                 stream.retention.after_clean(stream.cache, chunk, x0)

@@ -16,8 +16,9 @@ class Stream:
         everyone = [list(range(geometry.heads))]
         by_layer = [self.retention.head_groups(layer) or everyone for layer in range(geometry.layers)]
         capacity = policy.retention.capacity_frames(total_frames, geometry.chunk_frames) * geometry.tokens_per_frame
-        self.cache = KVCache(geometry, [list(bank) for bank in zip(*by_layer)], capacity, policy.storage, dtype, device)
+        self.cache = KVCache(geometry, [list(bank) for bank in zip(*by_layer, strict=True)], capacity, policy.storage, dtype, device)
         self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
+        self.forwards = 0
 
     def begin(self, chunk: Chunk):
         self.retention.begin_chunk(self.cache, chunk)
@@ -56,14 +57,15 @@ class Session:
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def _attend(self, stream: Stream, layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        stream.forwards += layer == 0
         banks = stream.cache.banks
         if len(banks) == 1:                  # all heads together: no gather, no scatter
             banks[0].write(layer, k, v)
             return self._read(stream, layer, q, banks[0], attention)
         out = torch.empty_like(q)
         for bank in banks:
-            heads = bank.heads[layer]
-            if heads:
+            heads = bank.head_index[layer]
+            if len(heads):
                 bank.write(layer, k[:, :, heads], v[:, :, heads])
                 out[:, :, heads] = self._read(stream, layer, q[:, :, heads], bank, attention).unflatten(-1, (len(heads), -1))
         return out.flatten(2)
@@ -82,11 +84,21 @@ class Session:
         parts = [self.stream(key).text[layer] for key in keys]
         return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
 
-    def commit(self):
-        """The chunk's rows are history from now on; for all streams or, after an error, for none."""
+    def commit(self, forwards_before: dict[Hashable, int]):
+        """The chunk's rows are history from now on, for all streams. `forwards_before` counts them before the clean pass."""
+        if any(stream.forwards == forwards_before.get(key, 0) for key, stream in self.streams.items()):
+            raise RuntimeError("A conditioning took part in denoising and not in the clean pass, so its history would stay noisy. "
+                               "This guider calls the model in a way that AR sampling does not know; use CFGGuider or BasicGuider.")
         for stream in self.streams.values():
             stream.cache.commit()
 
+    def forward_counts(self) -> dict[Hashable, int]:
+        return {key: stream.forwards for key, stream in self.streams.items()}
+
     def close(self):
+        for stream in self.streams.values():
+            stream.text.clear()
+            for bank in stream.cache.banks:
+                bank.free()
         self.streams.clear()
         self.chunk = None

@@ -22,10 +22,10 @@ class ChunkRow:
     kept_tokens: int                 # history that the chunk could read
     full_tokens: int                 # history that FullKV would hold
     bank_tokens: tuple[int, ...]     # history rows of each bank, first stream
-    live_bytes: int                  # keys and values of the history
+    bank_bytes: tuple[int, ...]      # their keys and values
     allocated_bytes: int             # the buffers that hold them
     seconds: float
-    seconds_by_phase: dict[str, float]      # denoise, clean, policy
+    seconds_by_phase: dict[str, float]      # denoise, clean, policy; on a GPU the time to queue the work, not to do it
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class KVStats:
     geometry: Geometry
     dtype: str
     steps: int
+    temporal_compression: int
     streams: int
     chunks: tuple[ChunkRow, ...]
     seconds: float                   # wall time of the sampling
@@ -48,6 +49,10 @@ class KVStats:
         return sum(row.frames for row in self.chunks if row.item == 0)
 
     @property
+    def pixel_frames(self) -> int:
+        return 1 + self.temporal_compression * (self.frames - 1)
+
+    @property
     def prune_ratio(self) -> float:
         """1 - kept / all history tokens, over generated chunks, layers and heads (DeCoPrune, arXiv 2609.39096)."""
         rows = [row for row in self.chunks if not row.given]
@@ -55,7 +60,7 @@ class KVStats:
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
 
     def to_dict(self) -> dict:
-        return {**asdict(self), "frames": self.frames, "prune_ratio": self.prune_ratio}
+        return {**asdict(self), "frames": self.frames, "pixel_frames": self.pixel_frames, "prune_ratio": self.prune_ratio}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -67,11 +72,11 @@ class KVStats:
             for name, seconds in row.seconds_by_phase.items():
                 phases[name] += seconds
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
-        last = self.chunks[-1] if self.chunks else None
+        last = self.chunks[-1]
         lines = [
-            f"{self.frames} latent frames in {len(self.chunks)} chunks, {self.steps} steps each, {self.streams} stream(s)",
+            f"{self.frames} latent frames ({self.pixel_frames} pixel frames) in {len(self.chunks)} chunks, {self.steps} steps each, {self.streams} stream(s)",
             f"policy - {slots}",
-            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(last.live_bytes if last else 0)} of history",
+            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
             f"time - {self.seconds:.1f} s, of it " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
@@ -108,14 +113,13 @@ class Trace:
         """Read the cache as the chunk in work sees it."""
         caches = [stream.cache for stream in session.streams.values()]
         g = session.geometry
-        own = chunk.frames * g.tokens_per_frame if chunk.given else 0        # a given chunk is measured once it is committed
         allocated = sum(cache.nbytes() for cache in caches)
         self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(caches))
         self._memory = dict(
-            kept_tokens=sum(cache.history_tokens() for cache in caches) - own * g.layers * g.heads * len(caches),
+            kept_tokens=sum(cache.history_tokens() for cache in caches),
             full_tokens=chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(caches),
-            bank_tokens=tuple(bank.committed - own for bank in caches[0].banks),
-            live_bytes=sum(cache.live_bytes() for cache in caches), allocated_bytes=allocated)
+            bank_tokens=tuple(bank.committed for bank in caches[0].banks) if caches else (0,),
+            bank_bytes=tuple(map(sum, zip(*(cache.live_bytes() for cache in caches), strict=True))) or (0,), allocated_bytes=allocated)
 
     def finish(self, chunk: Chunk, seconds: float):
         self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,

@@ -53,6 +53,8 @@ def recall_of(takes: list[torch.Tensor], frames: int):
 def main():
     parts, rows = load_demo_world(), []
     episodes, lengths = (4, [30]) if args.quick else (args.episodes, args.frames)
+    if episodes % 2:
+        raise SystemExit(f"--episodes is {episodes}; worlds are compared in pairs, so give an even number.")
     prompts = [world.prompt(*pair) for pair in itertools.product(world.TIMES, world.WALLS)]
     for frames in lengths:
         full_seconds = None

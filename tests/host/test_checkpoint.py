@@ -1,11 +1,14 @@
 """From a file to a MODEL with a profile, or a sentence."""
 import json
+import os
 
 import pytest
 import torch
 
-tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
+import tiny  # noqa: E402
 from keepsake.host.checkpoint import load_ar_model  # noqa: E402
 from keepsake.host.profiles import PROFILE, PROFILES, ARProfile, profile_of, with_profile  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402

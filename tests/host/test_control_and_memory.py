@@ -1,10 +1,14 @@
 """Per-frame control, and what the host is told about memory."""
+import os
+
 import pytest
 import torch
 
-tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import comfy.model_management  # noqa: E402
+import tiny  # noqa: E402
 from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
 
 SIZE = dict(height=4, width=4)
@@ -45,6 +49,21 @@ def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
     assert whole >= one_chunk + stats[0].peak_cache_bytes
     tiny.ours(model, tiny.noise_of(40, **SIZE), 2, KVPolicy(SinkWindow(0, 6)), on_stats=stats.append, steps=1)
     assert one_chunk + stats[1].peak_cache_bytes <= told[-1] < whole
+
+
+@pytest.mark.parametrize("policy", [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted"))], ids=["full", "shifted sink"])
+def test_every_stream_and_the_held_sink_are_counted(policy):
+    from keepsake.host.outer_sample import announce_cache
+
+    told, stats, model = [], [], tiny.tiny_model()
+    sampler = tiny.ARVideoSampler(policy, 2, on_stats=stats.append)
+    plans = []
+    plan = sampler.plan
+    sampler.plan = lambda *args: plans.append(plan(*args)) or plans[-1]
+    tiny.guide(tiny.prepared(model), sampler, tiny.noise_of(12, **SIZE), positive=tiny.prompt(1) + tiny.prompt(2), steps=1)
+    announce_cache(plans[0])(lambda model, shape: told.append(shape), model, [1, 16, 12, 4, 4])
+    assert plans[0].cache_bytes(4) == stats[0].peak_cache_bytes
+    assert model.model.memory_required(told[0]) >= stats[0].peak_cache_bytes
 
 
 def test_full_kv_allocates_what_the_stock_sampler_allocates():

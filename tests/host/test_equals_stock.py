@@ -1,13 +1,16 @@
 """With everything kept, a take is bit-equal to the stock AR sampler's at the same seed, on both classes of the host."""
 import json
+import os
 
 import pytest
 import torch
 
-tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import comfy.samplers  # noqa: E402
 import comfy.sd  # noqa: E402
+import tiny  # noqa: E402
 
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal class", "plain class"])
@@ -42,7 +45,7 @@ def test_a_batch_of_one_prompt_each_equals_its_items_alone():
 def test_a_prepared_model_is_unchanged_in_the_stock_samplers():
     noise = tiny.noise_of(4)
     model = tiny.tiny_model()
-    assert torch.equal(tiny.stock(tiny.prepared(model), noise, 2), tiny.stock(tiny.prepared(model), noise, 2))
+    assert torch.equal(tiny.stock(model, noise, 2), tiny.stock(tiny.patch(model), noise, 2))
     sigmas = torch.tensor([1., .9, .5, 0.])
     euler = comfy.samplers.ksampler("euler")
     assert torch.equal(tiny.guide(model, euler, noise, sigmas=sigmas), tiny.guide(tiny.patch(model), euler, noise, sigmas=sigmas))
@@ -56,9 +59,31 @@ def test_two_branches_of_one_model_do_not_touch_each_other():
     assert torch.equal(tiny.ours(model, noise, 2), ours)
 
 
+def test_bf16_activations_equal_the_stock_samplers():
+    def in_bf16():
+        model = tiny.tiny_model(weights=torch.bfloat16)
+        model.add_object_patch("manual_cast_dtype", None)        # as on a device that computes in bf16
+        return model
+
+    noise = tiny.noise_of(7)
+    stock, stats = tiny.stock(in_bf16(), noise, 3), []
+    assert torch.equal(stock, tiny.ours(in_bf16(), noise, 3, on_stats=stats.append))
+    assert stats[0].dtype == "bfloat16"
+
+
+def test_a_clone_onto_another_model_runs_on_its_own_weights():
+    """The host does this for conditionings with hooks, and for other devices."""
+    ours, other, noise = tiny.prepared(tiny.tiny_model()), tiny.tiny_model(seed=7), tiny.noise_of(4)
+    moved = ours.clone(model_override=other.get_clone_model_override())
+    sampler = tiny.ARVideoSampler(chunk_frames=2)
+    assert torch.equal(tiny.guide(moved, sampler, noise), tiny.ours(other, noise, 2))
+    euler, sigmas = comfy.samplers.ksampler("euler"), torch.tensor([1., .5, 0.])
+    assert torch.equal(tiny.guide(moved, euler, noise, sigmas=sigmas), tiny.guide(tiny.prepared(other), euler, noise, sigmas=sigmas))
+
+
 def test_half_precision_weights_run():
     """The stock sampler allocates its cache in the weights' dtype and stops where the host computes in another one."""
-    out = tiny.ours(tiny.tiny_model(dtype=torch.bfloat16), tiny.noise_of(4), 2)
+    out = tiny.ours(tiny.tiny_model(weights=torch.bfloat16), tiny.noise_of(4), 2)
     assert torch.isfinite(out).all()
 
 
@@ -74,11 +99,10 @@ def test_a_lora_on_the_model_counts():
 
 def test_fp8_weights_equal_the_same_weights_in_fp32():
     state, config = tiny.tiny_state()
-    metadata = {"config": json.dumps({"transformer": config})}
     rounded = {name: value if "patch_embedding" in name else value.to(torch.float8_e4m3fn).to(value.dtype)
                for name, value in state.items()}           # the host keeps the patch embedding in fp32
-    fp8 = comfy.sd.load_diffusion_model_state_dict(dict(state), model_options={"dtype": torch.float8_e4m3fn}, metadata=metadata)
-    fp32 = comfy.sd.load_diffusion_model_state_dict(rounded, metadata=metadata)
+    fp8 = tiny.tiny_model(causal=False, weights=torch.float8_e4m3fn)
+    fp32 = comfy.sd.load_diffusion_model_state_dict(rounded, metadata={"config": json.dumps({"transformer": config})})
     noise = tiny.noise_of(4)
     assert torch.allclose(tiny.ours(fp8, noise, 2), tiny.ours(fp32, noise, 2), atol=1e-4)
 

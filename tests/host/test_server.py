@@ -1,13 +1,15 @@
 """A real server, driven over its HTTP API as a headless user drives it."""
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-pytest.importorskip("tiny", reason="no ComfyUI to test in")
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = json.loads((ROOT / "workflows/api/quickstart.json").read_text())
@@ -126,7 +128,7 @@ def test_bad_input_is_one_sentence_and_the_next_run_works(server):
     with pytest.raises(dev.GraphError, match="Use window_frames of at least 11"):
         server.run(graph)
     graph["5"]["inputs"]["window_frames"] = 3
-    with pytest.raises(dev.GraphError, match="must be larger"):
+    with pytest.raises(dev.GraphError, match="a window that is larger"):
         server.run(graph)
     server.run(quickstart(seed=99))
 
@@ -139,4 +141,4 @@ def test_memory_does_not_grow_from_take_to_take(server):
     for seed in range(104, 110):
         server.run(quickstart(frames=30, seed=seed))
     cache = server.run(quickstart(frames=30, seed=109))["outputs"]["11"]["kv_stats"][0]["peak_cache_bytes"]
-    assert process.memory_info().rss - before < 6 * cache            # one kept cache per take would be as much and more
+    assert process.memory_info().rss - before < 3 * cache            # one kept cache per take would be 6

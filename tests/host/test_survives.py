@@ -1,13 +1,16 @@
 """What users of such tools ran into, each fault by name: the stock sampler's crashes, cancel, long takes, bad input."""
 import gc
+import os
 
 import pytest
 import torch
 
-tiny = pytest.importorskip("tiny", reason="no ComfyUI to test in")
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import comfy.model_management  # noqa: E402
 import comfy.samplers  # noqa: E402
+import tiny  # noqa: E402
 from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
@@ -44,6 +47,26 @@ def test_a_prompt_for_a_part_of_the_steps_keeps_its_own_history(model):
     stats = []
     out = tiny.ours(model, tiny.noise_of(5, **SIZE), 2, positive=early + late, on_stats=stats.append)
     assert stats[0].streams == 2 and torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("kind", ["DualCFG", "PerpNeg"])
+def test_guiders_with_rules_of_their_own_write_every_stream_clean(model, kind):
+    """Both run the negative whatever `guider.cfg` says; a stream that misses its clean pass would end the take."""
+    from comfy_extras.nodes_custom_sampler import Guider_DualCFG
+    from comfy_extras.nodes_perpneg import Guider_PerpNeg
+
+    prepared, stats = tiny.prepared(model), []
+    guider = (Guider_DualCFG if kind == "DualCFG" else Guider_PerpNeg)(prepared)
+    if kind == "DualCFG":
+        guider.set_cfg(2.0, 3.0)
+    else:
+        guider.set_cfg(1.0, 2.0)
+    guider.set_conds(tiny.prompt(1), tiny.prompt(2), tiny.prompt(3))
+    noise = tiny.noise_of(5, **SIZE)
+    sigmas = torch.tensor([1., .9, .5, 0.])
+    out = guider.sample(noise, torch.zeros_like(noise), tiny.ARVideoSampler(chunk_frames=2, on_stats=stats.append), sigmas,
+                        disable_pbar=True, seed=1)
+    assert stats[0].streams == 3 and torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("size", [(7, 9), (4, 5), (5, 4)])
@@ -206,6 +229,20 @@ def test_a_missing_control_is_refused():
         tiny.guide(model, tiny.ARVideoSampler(), tiny.noise_of(4, **SIZE))
 
 
+def test_sigmas_that_stop_above_zero_are_refused(model):
+    refused("down to 0", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([1., .5, .2]))
+
+
+def test_sigmas_without_a_step_are_refused(model):
+    with pytest.raises(ValueError, match="no step at all"):
+        sample_take(model, tiny.prompt(1), None, 1.0, {"samples": tiny.noise_of(4, **SIZE)}, seed=0, steps=2, chunk_frames=2, policy=None,
+                    prefix=None, control=None, sigmas=torch.tensor([]))
+
+
+def test_a_latent_of_another_model_is_refused(model):
+    refused("latent has 4 channels, this model's have 16", model, torch.zeros(1, 4, 4, 4, 4))
+
+
 def test_rising_sigmas_are_refused(model):
     refused("fall from step to step", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([.5, .5, 0.]))
 
@@ -223,13 +260,23 @@ def test_guidance_without_a_negative_prompt_is_refused(model):
         sample_take(model, tiny.prompt(1), None, 3.0, latent, seed=0, steps=2, chunk_frames=2, policy=None, prefix=None, control=None, sigmas=None)
 
 
-def test_a_model_that_is_not_wan_is_refused():
-    class Patcher:
-        def get_model_object(self, name):
-            return torch.nn.Identity()
-
+def test_a_model_that_is_not_wan_is_refused(model):
+    other = model.clone()
+    other.add_object_patch("diffusion_model", torch.nn.Identity())
     with pytest.raises(ValueError, match="Wan family, and this MODEL is Identity"):
-        tiny.patch(Patcher())
+        sample_take(other, tiny.prompt(1), None, 1.0, {"samples": tiny.noise_of(4, **SIZE)}, seed=0, steps=2, chunk_frames=2, policy=None,
+                    prefix=None, control=None, sigmas=None)
+
+
+@pytest.mark.parametrize("kind", ["VaceWanModel", "CameraWanModel", "WanModel_S2V", "HumoWanModel", "SCAILWanModel", "AnimateWanModel"])
+def test_wans_side_models_are_refused(model, kind):
+    import importlib
+
+    module = importlib.import_module("comfy.ldm.wan.model_animate" if kind == "AnimateWanModel" else "comfy.ldm.wan.model")
+    other = model.clone()
+    other.add_object_patch("diffusion_model", object.__new__(getattr(module, kind)))
+    with pytest.raises(ValueError, match=f"is a {kind}, whose extra inputs"):
+        tiny.patch(other)
 
 
 def test_an_unprepared_model_says_which_node_is_missing(model):

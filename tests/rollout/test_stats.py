@@ -9,7 +9,7 @@ from .. import fake
 
 def stats_of(policy, **options):
     _, trace, _ = fake.take(policy, **options)
-    return KVStats(policy.describe(), fake.geometry(), "float64", 3, trace.streams, tuple(trace.rows), 1.0, trace.peak_cache_bytes)
+    return KVStats(policy.describe(), fake.geometry(), "float64", 3, 4, trace.streams, tuple(trace.rows), 1.0, trace.peak_cache_bytes)
 
 
 def test_keeping_everything_prunes_nothing():
