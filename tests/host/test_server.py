@@ -97,7 +97,7 @@ def test_the_sampler_works_in_samplercustomadvanced(server):
     graph["40"] = {"class_type": "KeepsakeARVideoSamplerSelect", "inputs": {"chunk_frames": 0, "kv_policy": ["5", 0], "control": ["4", 0]}}
     graph["41"] = {"class_type": "RandomNoise", "inputs": {"noise_seed": 7}}
     graph["42"] = {"class_type": "BasicGuider", "inputs": {"model": ["1", 0], "conditioning": ["2", 0]}}
-    graph["43"] = {"class_type": "BasicScheduler", "inputs": {"model": ["1", 0], "scheduler": "simple", "steps": 6, "denoise": 1.0}}
+    graph["43"] = {"class_type": "BasicScheduler", "inputs": {"model": ["1", 0], "scheduler": "simple", "steps": 8, "denoise": 1.0}}
     graph["44"] = {"class_type": "SamplerCustomAdvanced", "inputs": {"noise": ["41", 0], "guider": ["42", 0], "sampler": ["40", 0],
                                                                     "sigmas": ["43", 0], "latent_image": ["3", 0]}}
     graph["12"]["inputs"]["samples"] = ["44", 0]
