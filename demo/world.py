@@ -260,6 +260,9 @@ def camera(path: str, frames: int, away_frames: int) -> list[int]:
 
 def camera_control(shape: tuple[int, ...], path: str, away_frames: int, start: int) -> Tensor:
     """Control `[1, 16, T, h, w]` for latents of `shape` [B, C, T, h, w]; `start` in screens."""
+    if len(shape) != 5:
+        raise ValueError(f"The camera got an image latent of shape {list(shape)} and needs a video latent [B, C, T, H, W]. "
+                         "Use EmptyARVideoLatent.")
     positions = torch.tensor(camera(path, shape[2], away_frames)) + start * COLUMNS
     return control(positions, *shape[3:]).movedim(0, 1)[None].contiguous()
 

@@ -99,7 +99,11 @@ def main():
         latent = graph[node_of(graph, LATENT)]
         latent["inputs"]["length"] = 4 * (arguments.frames - 1) + 1
         latent["class_type"] = LATENT if arguments.frames <= LATENT_FRAMES else LONG_LATENT
+    if arguments.out.is_file():
+        parser.error(f"--out is {arguments.out}, which is a file; name a folder")
     if arguments.seed is not None:
+        if arguments.seed < 0:
+            parser.error(f"--seed is {arguments.seed}, but a seed is 0 or more")
         graph[node_of(graph, SAMPLER)]["inputs"]["seed"] = arguments.seed
     try:
         take(graph, arguments)

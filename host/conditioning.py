@@ -45,7 +45,7 @@ def check_conditioning(guider, model, control: Tensor | None, shape: tuple[int, 
             raise ValueError("A conditioning with reference latents adds tokens that cannot be cut into chunks. Remove it.")
         if control is None and cond.get("concat_latent_image") is None and profile and profile.needs_control:
             raise ValueError(f"The model '{profile.name}' follows a camera and none is connected. "
-                             "Connect the control node that belongs to it to the sampler's control input.")
+                             "Connect its control node (Demo World Camera for the demo world) to the sampler's control input.")
     if control is None:
         return
     channels = control_channels(model)

@@ -100,7 +100,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         policy = self.policy or assumed.policy()
         notes = () if profile else (f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess. "
                                     "Put an AR Profile node in front.",)
-        policy.retention.check(chunk_frames)
+        policy.retention.check(min(chunk_frames, shape[2]))
         prefix = self._prefix(guider, shape)
         check_conditioning(guider, model, self.control, shape, profile)
         given = 0 if prefix is None else prefix.shape[2]

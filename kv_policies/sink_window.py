@@ -26,13 +26,13 @@ class SinkWindow(Retention):
         if self.sink_rope not in SINK_ROPE:
             raise ValueError(f"sink_rope is '{self.sink_rope}'. Use 'absolute' or 'shifted'.")
         if not 0 <= self.sink_frames < self.window_frames:
-            raise ValueError(f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The window counts the sink: use "
-                             "a sink of 0 or more, and a window that is larger.")
+            raise ValueError(f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The window holds the sink "
+                             f"and at least one chunk: use window_frames of at least {max(self.sink_frames, 0)} plus the chunk's frames.")
 
     def check(self, chunk_frames: int):
         if self.window_frames < self.sink_frames + chunk_frames:
             raise ValueError(f"window_frames = {self.window_frames} cannot hold sink_frames = {self.sink_frames} and the chunk in "
-                             f"work ({chunk_frames} frames). Use window_frames of at least {self.sink_frames + chunk_frames}.")
+                             f"work ({chunk_frames} frames). Use window_frames of at least {self.sink_frames + chunk_frames}, or smaller chunks.")
 
     def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
         return min(total_frames, self.window_frames)

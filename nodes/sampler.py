@@ -33,7 +33,7 @@ class ARVideoSamplerNode(io.ComfyNode):
             inputs=[
                 io.Model.Input("model"),
                 io.Conditioning.Input("positive"),
-                io.Latent.Input("latent", tooltip="An empty video latent; its length is the take's."),
+                io.Latent.Input("latent", tooltip="A video latent; its length is the take's. Empty for a take from noise."),
                 io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff, control_after_generate=True),
                 io.Int.Input("steps", default=0, min=0, max=100, tooltip="Denoising steps of a chunk; 0 takes the model's profile."),
                 io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1,
@@ -60,7 +60,7 @@ class ARVideoSamplerSelect(io.ComfyNode):
         return io.Schema(
             node_id="KeepsakeARVideoSamplerSelect", display_name="AR Video Sampler Select", category=CATEGORY,
             description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with any guider, noise and sigmas. "
-                        "The model must come from AR Video Model Loader or AR Profile.",
+                        "The model must come from AR Video Model Loader, AR Profile or Demo World.",
             search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
             inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input()],
             outputs=[io.Sampler.Output(display_name="sampler")])

@@ -73,8 +73,10 @@ class KVStats:
                 phases[name] += seconds
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
         last = self.chunks[-1]
+        given = sum(row.frames for row in self.chunks if row.given and row.item == 0)
         lines = [
-            f"{self.frames} latent frames ({self.pixel_frames} pixel frames) in {len(self.chunks)} chunks, {self.steps} steps each, {self.streams} stream(s)",
+            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {given} of them given; "
+            f"{last.index + 1} chunks, {self.steps} steps for each new one; {self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 
-import common
+import _common as common
 
 args = common.start(__doc__, case={"help": "run one case in this process and print its peaks; used by the bench itself"},
                     frames={"type": int, "default": 0})

@@ -1,7 +1,7 @@
 """Largest difference between a take with everything kept and the stock AR sampler's, on tiny random models. 0 is bit-equal."""
 import itertools
 
-import common
+import _common as common
 
 args = common.start(__doc__)
 import tiny  # noqa: E402

@@ -6,7 +6,7 @@
 import statistics
 import time
 
-import common
+import _common as common
 
 args = common.start(__doc__)
 import tiny  # noqa: E402

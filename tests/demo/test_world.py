@@ -53,6 +53,11 @@ def test_control_fits_the_latent_it_is_made_for():
     assert world.camera_control((1, 16, 5, 8, 24), "loop", 2, 3).shape == (1, 16, 5, 8, 24)
 
 
+def test_an_image_latent_has_no_camera():
+    with pytest.raises(ValueError, match="needs a video latent"):
+        world.camera_control((1, 4, 8, 16), "loop", 2, 3)
+
+
 def test_a_wandering_camera_stays_in_its_strip_and_turns_round():
     positions = world.wander(np.random.default_rng(0), 200, 32)
     assert min(positions) >= 0 and max(positions) <= 32 and len(positions) == 200

@@ -80,7 +80,7 @@ def test_a_sink_of_several_frame_wise_chunks_stays_put_until_a_gap_opens():
 
 
 def test_a_window_smaller_than_sink_and_chunk_is_refused_in_words():
-    with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5"):
+    with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5, or smaller chunks"):
         SinkWindow(2, 4).check(3)
 
 
