@@ -156,7 +156,7 @@ def main():
 
     vae = train_autoencoder(args.out, steps(1200))
     video_model = train_model(args.out, vae, steps(3600))
-    pack(video_model, train_decoder(args.out, vae, steps(1000)))
+    pack(video_model, train_decoder(args.out, vae, steps(2000)))
 
 
 if __name__ == "__main__":
