@@ -32,12 +32,16 @@ def test_the_weights_fit_the_promised_size():
 
 
 def test_the_vae_returns_what_it_was_given(parts):
-    video = world.views(world.draw(11, 60, "day", "downtown"), [0, 2, 4, 4, 2]).movedim(1, -1)
-    latents = parts[2].encode(video)
-    assert latents.shape == (1, 16, 5, 8, 16)
-    decoded = parts[2].decode(latents)[0]
-    assert decoded.shape == video.shape
-    assert (decoded - video).square().mean() < .15 * video.var()
+    """Closer than the picture's own variance by a factor that flat colours per cell do not reach between latent frames."""
+    error = variance = 0
+    for seed, (time, district) in enumerate((("day", "downtown"), ("sunset", "old town"), ("night", "harbour"))):
+        video = world.views(world.draw(11 + seed, 60, time, district), [0, 2, 4, 4, 2]).movedim(1, -1)
+        latents = parts[2].encode(video)
+        assert latents.shape == (1, 16, 5, 8, 16)
+        decoded = parts[2].decode(latents)[0]
+        assert decoded.shape == video.shape
+        error, variance = error + (decoded - video).square().mean(), variance + video.var()
+    assert error < .4 * variance
 
 
 def test_a_place_has_the_same_latents_in_every_view(parts):
