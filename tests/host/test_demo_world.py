@@ -32,7 +32,6 @@ def test_the_weights_fit_the_promised_size():
 
 
 def test_the_vae_returns_what_it_was_given(parts):
-    """Closer than the picture's own variance by a factor that flat colours per cell do not reach between latent frames."""
     error = variance = 0
     for seed, (time, district) in enumerate((("day", "downtown"), ("sunset", "old town"), ("night", "harbour"))):
         video = world.views(world.draw(11 + seed, 60, time, district), [0, 2, 4, 4, 2]).movedim(1, -1)
