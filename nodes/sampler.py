@@ -59,7 +59,7 @@ class ARVideoSamplerSelect(io.ComfyNode):
     def define_schema(cls):
         return io.Schema(
             node_id="KeepsakeARVideoSamplerSelect", display_name="AR Video Sampler Select", category=CATEGORY,
-            description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with any guider, noise and sigmas. "
+            description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with its noise, sigmas and guiders of one model. "
                         "The model must come from AR Video Model Loader, AR Profile or Demo World.",
             search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
             inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input()],
