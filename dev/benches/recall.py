@@ -70,7 +70,7 @@ def main():
             last = stats[0].chunks[-1]
             rows.append({"task": "revisit", "frames": frames, "policy": name, "episodes": episodes, "recall": recall, "ci95": ci95,
                          "prune_ratio": sum(told.prune_ratio for told in stats) / episodes, "live_share": last.kept_tokens / last.full_tokens,
-                         "speedup": full_seconds / seconds if full_seconds else float("nan")})
+                         "speedup": full_seconds / seconds if full_seconds else None})
             print(f"{name}, {frames} frames: recall {recall:.3f} +- {ci95:.3f} ({time.perf_counter() - began:.0f} s)", flush=True)
     common.report("recall", rows)
 
