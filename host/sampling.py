@@ -10,7 +10,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..kv_policies import Chunk, Geometry, KVPolicy
+from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from ..rollout.loop import Model, Rollout, plan_chunks, run
 from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
@@ -27,17 +27,16 @@ class Plan:
     policy: KVPolicy
     geometry: Geometry
     chunks: list[Chunk]
-    total_frames: int
+    take: Take
     prefix: Tensor | None            # [B, C, P, 2h, 2w], raw latents
     streams: int
     temporal_compression: int
     notes: tuple[str, ...]
 
     def cache_bytes(self, element_size: int) -> int:
-        """Most bytes of keys and values at one time; held originals are keys alone."""
-        retention = self.policy.retention
-        half_frames = 2 * retention.capacity_frames(self.total_frames, self.geometry.chunk_frames) + retention.held_frames()
-        return self.streams * half_frames * self.geometry.bytes_per_frame(element_size) // 2
+        """Bytes of keys and values that are allocated at first, over all streams."""
+        banks = self.policy.retention.banks(self.geometry, self.take)
+        return self.streams * sum(bank.nbytes(self.geometry, element_size) for bank in banks)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         self.policy, self.chunk_frames, self.prefix, self.control = policy, chunk_frames, prefix, control
         self.noise_index, self.on_stats = noise_index, on_stats
 
-    def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor) -> Plan:
+    def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor, seed: int = 0) -> Plan:
         """Check everything that can be wrong before any weight is moved. ValueError with a sentence."""
         model = guider.model_patcher
         backbone = require_wan(model)
@@ -100,12 +99,14 @@ class ARVideoSampler(comfy.samplers.Sampler):
         policy = self.policy or assumed.policy()
         notes = () if profile else (f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess. "
                                     "Put an AR Profile node in front.",)
-        policy.retention.check(min(chunk_frames, shape[2]))
         prefix = self._prefix(guider, shape)
-        check_conditioning(guider, model, self.control, shape, profile)
         given = 0 if prefix is None else prefix.shape[2]
-        return Plan(policy, read_geometry(backbone, shape[3], shape[4], chunk_frames), plan_chunks(shape[2], chunk_frames, given),
-                    shape[2], prefix, sum(map(len, active_conditionings(guider))), assumed.temporal_compression, notes)
+        geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
+        take = Take(shape[2], given, tuple(steps), seed)
+        policy.retention.check(geometry, take)
+        check_conditioning(guider, model, self.control, shape, profile)
+        return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
+                    assumed.temporal_compression, notes)
 
     def _prefix(self, guider, shape) -> Tensor | None:
         """The given latents: ours, or what the host's ARVideoI2V left on the model."""
@@ -130,20 +131,20 @@ class ARVideoSampler(comfy.samplers.Sampler):
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
         """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape."""
-        plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas), model_wrap.inner_model
+        plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas, extra_args.get("seed") or 0), model_wrap.inner_model
         flow = inner.model_sampling
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
         given = prefix = None
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        trace, progress = Trace(), Progress(callback, len(x) * len([c for c in plan.chunks if not c.given]) * (len(sigmas) - 1))
+        trace, progress = Trace(), Progress(callback, len(x) * sum(1 if chunk.given else plan.take.steps for chunk in plan.chunks))
         output, conds = torch.empty_like(x), model_wrap.conds
         try:
             for item in range(len(x)):
                 trace.item, one = item, slice(item, item + 1)
                 model_wrap.conds = conditioning_of_item(conds, item, len(x))
-                session = Session(plan.policy, plan.geometry, plan.total_frames, inner.get_dtype_inference(), x.device)
+                session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device)
                 index = self.noise_index[item] if self.noise_index else item
                 model = guided_model(model_wrap, extra_args, session, index)
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress)
@@ -155,13 +156,13 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if given is not None:
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
-                              len(sigmas) - 1, plan.temporal_compression, trace.streams, tuple(trace.rows),
-                              sum(row.seconds for row in trace.rows), trace.peak_cache_bytes, plan.notes))
+                              plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
+                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(trace.memory_maps)))
         return flow.inverse_noise_scaling(sigmas[-1], output)
 
 
 class Progress:
-    """Counts chunks x steps for the host's callback. A preview that fails never ends a run."""
+    """Counts given chunks, and chunks x steps of new ones, for the host's callback. A preview that fails never ends a run."""
 
     def __init__(self, callback, total: int):
         self.callback, self.total, self.done = callback, total, 0
@@ -209,7 +210,7 @@ def take_options(guider, model_options: dict, session: Session) -> dict:
 
     def cut(value):
         """The chunk's share of an input that has a frame for every latent frame of the take."""
-        if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.total_frames:
+        if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.take.total_frames:
             return value[:, :, session.chunk.start_frame:session.chunk.end_frame]
         return value
 

@@ -1,8 +1,28 @@
 """What to keep of the past: KV cache, token index, RoPE moves, and one file per method. Needs torch and nothing else."""
-from .base import Attention, Chunk, Geometry, KVPolicy, ReadAll, Retention, RetentionRun, Schedule, Selection, SelectionRun, Storage
+from .base import (
+    Attention,
+    BankPlan,
+    Chunk,
+    Geometry,
+    KVPolicy,
+    Probe,
+    ReadAll,
+    Retention,
+    RetentionRun,
+    Schedule,
+    Selection,
+    SelectionRun,
+    Storage,
+    Take,
+)
 from .cache import Bank, KVCache
 from .clean_pass import CleanPass
+from .decoprune import DeCoPrune
+from .decoprune_hs import DeCoPruneHS
 from .full import FullKV
+from .head_map import HeadMap
+from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
+from .scores import ScoreHistogram
 from .sink_window import SinkWindow
 
-RETENTIONS = (FullKV, SinkWindow)        # what tests and benches iterate over
+RETENTIONS = (FullKV, SinkWindow, DeCoPrune, DeCoPruneHS, RandomPrune, ReversePrune, TempDiffPrune)      # what tests iterate over

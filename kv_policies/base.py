@@ -4,13 +4,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from .cache import Bank, KVCache
+    from .scores import ScoreHistogram
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]       # q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
 
@@ -50,20 +51,63 @@ class Chunk:
         return self.start_frame + self.frames
 
 
+@dataclass(frozen=True)
+class Take:
+    """What is known of a take before its first forward."""
+
+    total_frames: int                # latent frames, given ones included
+    given_frames: int
+    sigmas: tuple[float, ...]        # noise level of each step, then 0
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        return len(self.sigmas) - 1
+
+
+@dataclass(frozen=True)
+class BankPlan:
+    """A bank that a retention asks for. Frames are latent frames, the chunk in work included."""
+
+    frames: int                      # made for so many at first
+    most_frames: int                 # and grows up to so many
+    heads: tuple[tuple[int, ...], ...] | None = None     # by layer; None: all heads in every layer
+    held_frames: int = 0             # whose original keys are held beside the bank, see `Bank.hold`
+
+    def heads_by_layer(self, geometry: Geometry) -> tuple[tuple[int, ...], ...]:
+        return self.heads or (tuple(range(geometry.heads)),) * geometry.layers
+
+    def nbytes(self, geometry: Geometry, element_size: int) -> int:
+        """Bytes at first: keys and values, and the held originals, which are keys alone."""
+        heads = sum(map(len, self.heads_by_layer(geometry)))
+        return (2 * self.frames + self.held_frames) * geometry.tokens_per_frame * heads * geometry.head_dim * element_size
+
+
+class Probe(NamedTuple):
+    """A noised copy of a chunk, to see what the model makes of it."""
+
+    x: Tensor                        # [1, C, F, 2h, 2w]
+    sigma: float
+
+
 class RetentionRun:
     """The memory of one stream during one run. Every hook does nothing by default; each may call `bank.keep`."""
 
     needs_queries = False            # True: `observe` is called with every step's queries
-
-    def head_groups(self, layer: int) -> list[list[int]] | None:
-        """Heads of each bank in this layer; None for one bank with all heads."""
-        return None
+    histogram: ScoreHistogram | None = None      # of the scores that it gave, for the stats
+    notes: tuple[str, ...] = ()      # what a user should know about this run
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         """Evict, before the chunk's first write."""
 
     def after_step(self, chunk: Chunk, step: int, x0: Tensor):
         """See a step's prediction, `[1, C, F, 2h, 2w]` normalised latents after guidance."""
+
+    def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
+        """Ask for one more forward of the finished chunk, before its clean pass; it leaves no trace in the cache."""
+
+    def after_probe(self, chunk: Chunk, x0: Tensor):
+        """See that forward's prediction, `[1, C, F, 2h, 2w]`."""
 
     def before_clean(self, cache: KVCache, chunk: Chunk):
         """Compact. The chunk's own rows are the tail of every bank and must stay."""
@@ -79,18 +123,14 @@ class Retention(ABC):
     """Slot 1: what stays in the cache."""
 
     @abstractmethod
-    def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
-        """Most latent frames a bank ever holds, the chunk in work included."""
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        """The banks of a stream's cache; in every layer they share out all heads."""
 
     @abstractmethod
-    def start(self, geometry: Geometry) -> RetentionRun: ...
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun: ...
 
-    def held_frames(self) -> int:
-        """Latent frames whose original keys are held beside the bank, see `Bank.move`."""
-        return 0
-
-    def check(self, chunk_frames: int):
-        """Raise ValueError, in a sentence, when these parameters cannot work with this chunk size."""
+    def check(self, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
 
 
 class SelectionRun:

@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor
 
-from .base import Chunk, Geometry, Storage
+from .base import BankPlan, Chunk, Geometry, Storage
 from .rope import rotate_in_time
 
 
@@ -14,30 +14,47 @@ class Bank:
     they live on the CPU, so that policies decide without waiting for the device.
     """
 
-    def __init__(self, geometry: Geometry, heads: list[list[int]], capacity: int, storage: Storage,
-                 dtype: torch.dtype, device: torch.device):
-        self.geometry, self.heads, self.capacity = geometry, heads, capacity
-        self.head_index = [torch.tensor(group, device=device) for group in heads]
-        self.k, self.v = ([storage.allocate((1, capacity, len(group), geometry.head_dim), dtype, device) for group in heads]
+    def __init__(self, geometry: Geometry, plan: BankPlan, storage: Storage, dtype: torch.dtype, device: torch.device):
+        self.geometry, self.heads, self.storage = geometry, plan.heads_by_layer(geometry), storage
+        self.capacity, self.most = (frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames))
+        self.head_index = [torch.tensor(group, dtype=torch.long, device=device) for group in self.heads]
+        self.k, self.v = ([storage.allocate((1, self.capacity, len(group), geometry.head_dim), dtype, device) for group in self.heads]
                           for _ in range(2))
-        self.frame = torch.empty(capacity, dtype=torch.long)
-        self.cell = torch.empty(capacity, dtype=torch.long)
-        self.position = torch.empty(capacity, dtype=torch.float64)
+        self.frame = torch.empty(self.capacity, dtype=torch.long)
+        self.cell = torch.empty(self.capacity, dtype=torch.long)
+        self.position = torch.empty(self.capacity, dtype=torch.float64)
         self.length = self.committed = 0
-        self._source: list[Tensor] = []              # keys of the first rows as they were written, see `move`
+        self._source: list[Tensor] = []              # keys of the first rows as they were written, see `hold`
         self._source_position = torch.empty(0, dtype=torch.float64)
 
     def reserve(self, chunk: Chunk):
         """Append the chunk's rows. Their keys and values arrive with the forwards."""
         tokens = self.geometry.tokens_per_frame
         end = self.length + chunk.frames * tokens
+        if end > self.most:
+            raise RuntimeError(f"A KV bank for {self.most} rows was asked to hold {end}: the most_frames in the policy's plan are too few.")
         if end > self.capacity:
-            raise RuntimeError(f"A KV bank of {self.capacity} rows was asked to hold {end}: the policy's capacity_frames is too small.")
+            self._grow(min(self.most, max(end, self.capacity * 3 // 2)))
         rows = slice(self.length, end)
         frame = torch.arange(chunk.start_frame, chunk.end_frame).repeat_interleave(tokens)
         self.frame[rows], self.position[rows] = frame, frame.double()
         self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
         self.length = end
+
+    def _grow(self, capacity: int):
+        """Move into larger buffers, one at a time, so that no more than one layer is held twice."""
+        def larger(old: Tensor, new: Tensor, dim: int) -> Tensor:
+            new.narrow(dim, 0, self.length).copy_(old.narrow(dim, 0, self.length))
+            return new
+
+        for buffers in (self.k, self.v):
+            for layer, old in enumerate(buffers):
+                buffers[layer] = larger(old, self.storage.allocate((1, capacity, *old.shape[2:]), old.dtype, old.device), 1)
+                del old
+        for name in ("frame", "cell", "position"):
+            old = getattr(self, name)
+            setattr(self, name, larger(old, old.new_empty(capacity), 0))
+        self.capacity = capacity
 
     def write(self, layer: int, k: Tensor, v: Tensor):
         """Overwrite the rows of the chunk in work, `[1, N, H, D]` each."""
@@ -71,21 +88,28 @@ class Bank:
         self.committed = len(rows) - own
         self.length = len(rows)
 
-    def move(self, count: int, position: Tensor):
-        """Re-rotate the first `count` rows to temporal positions, float64 `[count]`.
-
-        The keys as first written are held beside the bank, and every move starts from those, so that a sink which moves
-        with every chunk gathers no rounding error. Those rows must stay the first ones.
-        """
+    def hold(self, count: int):
+        """Keep the keys of the first `count` rows as they are beside the bank, once; those rows must stay the first ones."""
         if not self._source:
             self._source = [k[:, :count].clone() for k in self.k]
             self._source_position = self.position[:count].clone()
-        if torch.equal(position, self.position[:count]):
+
+    def move(self, position: Tensor):
+        """Re-rotate the first rows to temporal positions, float64, as many as `position` has.
+
+        Held rows start from their originals, so that a sink which moves with every chunk gathers no rounding error; for the
+        others each move rounds the key to its dtype once.
+        """
+        if torch.equal(position, self.position[:len(position)]):
             return
-        shift, g = position - self._source_position, self.geometry
-        for buffer, source in zip(self.k, self._source):
-            buffer[:, :count] = rotate_in_time(source, shift, g.temporal_channels, g.rope_theta)
-        self.position[:count] = position
+        g, held = self.geometry, len(self._source_position)
+        for first, last, keys, origin in ((0, min(held, len(position)), self._source, self._source_position),
+                                          (held, len(position), self.k, self.position)):
+            if first < last:
+                shift = position[first:last] - origin[first:last]
+                for buffer, source in zip(self.k, keys):
+                    buffer[:, first:last] = rotate_in_time(source[:, first:last], shift, g.temporal_channels, g.rope_theta)
+        self.position[:len(position)] = position
 
     def free(self):
         """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
@@ -103,11 +127,12 @@ class Bank:
 class KVCache:
     """All banks of one stream."""
 
-    def __init__(self, geometry: Geometry, groups: list[list[list[int]]], capacity: int, storage: Storage,
-                 dtype: torch.dtype, device: torch.device):
-        """`groups[bank][layer]` lists the heads; `capacity` is in rows."""
+    def __init__(self, geometry: Geometry, plans: list[BankPlan], storage: Storage, dtype: torch.dtype, device: torch.device):
         self.geometry = geometry
-        self.banks = [Bank(geometry, heads, capacity, storage, dtype, device) for heads in groups]
+        self.banks = [Bank(geometry, plan, storage, dtype, device) for plan in plans]
+        everyone = list(range(geometry.heads))
+        if any(sorted(head for heads in layer for head in heads) != everyone for layer in zip(*(bank.heads for bank in self.banks), strict=True)):
+            raise RuntimeError("A KV policy's banks must share out all heads of every layer, each head once.")
 
     def reserve(self, chunk: Chunk):
         for bank in self.banks:

@@ -1,15 +1,15 @@
 """Keep everything: the reference that every other policy is measured against, and what the stock sampler does."""
 from dataclasses import dataclass
 
-from .base import Geometry, Retention, RetentionRun
+from .base import BankPlan, Geometry, Retention, RetentionRun, Take
 
 
 @dataclass(frozen=True)
 class FullKV(Retention):
     """Every token of every chunk stays."""
 
-    def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
-        return total_frames
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        return [BankPlan(take.total_frames, take.total_frames)]
 
-    def start(self, geometry: Geometry) -> RetentionRun:
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return RetentionRun()

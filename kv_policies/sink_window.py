@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import Chunk, Geometry, Retention, RetentionRun
+from .base import BankPlan, Chunk, Geometry, Retention, RetentionRun, Take
 from .cache import KVCache
 
 SINK_ROPE = ("absolute", "shifted")
@@ -29,18 +29,17 @@ class SinkWindow(Retention):
             raise ValueError(f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The window holds the sink "
                              f"and at least one chunk: use window_frames of at least {max(self.sink_frames, 0)} plus the chunk's frames.")
 
-    def check(self, chunk_frames: int):
-        if self.window_frames < self.sink_frames + chunk_frames:
-            raise ValueError(f"window_frames = {self.window_frames} cannot hold sink_frames = {self.sink_frames} and the chunk in "
-                             f"work ({chunk_frames} frames). Use window_frames of at least {self.sink_frames + chunk_frames}, or smaller chunks.")
+    def check(self, geometry: Geometry, take: Take):
+        if self.window_frames < self.sink_frames + geometry.chunk_frames:
+            raise ValueError(f"window_frames = {self.window_frames} cannot hold sink_frames = {self.sink_frames} and the chunk in work "
+                             f"({geometry.chunk_frames} frames). Use window_frames of at least {self.sink_frames + geometry.chunk_frames}, "
+                             "or smaller chunks.")
 
-    def capacity_frames(self, total_frames: int, chunk_frames: int) -> int:
-        return min(total_frames, self.window_frames)
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        frames = min(take.total_frames, self.window_frames)
+        return [BankPlan(frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0)]
 
-    def held_frames(self) -> int:
-        return self.sink_frames if self.sink_rope == "shifted" else 0
-
-    def start(self, geometry: Geometry) -> RetentionRun:
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return SinkWindowRun(self)
 
 
@@ -56,7 +55,8 @@ class SinkWindowRun(RetentionRun):
         bank.keep(((frame < sink) | (frame >= oldest)).nonzero()[:, 0])
         if sink and oldest > sink and self.policy.sink_rope == "shifted":       # a gap has opened: close it
             tokens = cache.geometry.tokens_per_frame
-            bank.move(sink * tokens, torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens))
+            bank.hold(sink * tokens)
+            bank.move(torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens))
         self.starts.append(chunk.start_frame)
 
     def _oldest_frame(self, chunk: Chunk) -> int:

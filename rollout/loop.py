@@ -80,8 +80,9 @@ class Rollout:
         return (1.0 - sigma) * x0 + sigma * self._model.noise(chunk.index - self._given_chunks, step, x0)
 
     def clean(self, chunk: Chunk, x0: Tensor, sigma: float):
-        """The clean pass: compact, run the finished chunk once, then it is history."""
+        """The clean pass: probe where a policy asks for it, compact, run the finished chunk once; then it is history."""
         streams = self._session.streams.values()
+        self._probe(chunk, x0)
         with self._trace.phase("policy"):
             for stream in streams:
                 stream.retention.before_clean(stream.cache, chunk)
@@ -94,6 +95,19 @@ class Rollout:
         with self._trace.phase("policy"):
             for stream in streams:
                 stream.retention.after_clean(stream.cache, chunk, x0)
+        if chunk.given:
+            self._on_step(chunk, 0, x0, x0)
+
+    def _probe(self, chunk: Chunk, x0: Tensor):
+        """One guided forward of a noised copy. It writes into the chunk's own rows, which the clean pass overwrites."""
+        retentions = [stream.retention for stream in self._session.streams.values()]
+        probes = [retention.probe(chunk, x0) for retention in retentions]
+        if not probes or probes[0] is None:      # streams run the same policy with the same seed, so all ask or none
+            return
+        with self._trace.phase("probe"):
+            predicted = self._model.predict(probes[0].x, self._sigmas.new_tensor(probes[0].sigma))
+        for retention in retentions:
+            retention.after_probe(chunk, predicted)
 
 
 def run(rollout: Rollout, session: Session, trace: Trace) -> Iterator[FinishedChunk]:
@@ -104,5 +118,6 @@ def run(rollout: Rollout, session: Session, trace: Trace) -> Iterator[FinishedCh
             trace.finish(chunk, perf_counter() - began)
             yield FinishedChunk(chunk, latents)
             began = perf_counter()
+        trace.conclude(session)
     finally:
         session.close()

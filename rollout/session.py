@@ -4,19 +4,16 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..kv_policies import Attention, Bank, Chunk, Geometry, KVCache, KVPolicy
+from ..kv_policies import Attention, Bank, Chunk, Geometry, KVCache, KVPolicy, Take
 
 
 class Stream:
     """The memory of one conditioning branch. Streams never share a cache."""
 
-    def __init__(self, policy: KVPolicy, geometry: Geometry, total_frames: int, dtype: torch.dtype, device: torch.device):
-        self.retention = policy.retention.start(geometry)
+    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
+        self.retention = policy.retention.start(geometry, take)
         self.selection = policy.selection.start(geometry)
-        everyone = [list(range(geometry.heads))]
-        by_layer = [self.retention.head_groups(layer) or everyone for layer in range(geometry.layers)]
-        capacity = policy.retention.capacity_frames(total_frames, geometry.chunk_frames) * geometry.tokens_per_frame
-        self.cache = KVCache(geometry, [list(bank) for bank in zip(*by_layer, strict=True)], capacity, policy.storage, dtype, device)
+        self.cache = KVCache(geometry, policy.retention.banks(geometry, take), policy.storage, dtype, device)
         self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
         self.forwards = 0
 
@@ -28,8 +25,8 @@ class Stream:
 class Session:
     """One take of one batch item. It holds every tensor of the run; `close` drops them all."""
 
-    def __init__(self, policy: KVPolicy, geometry: Geometry, total_frames: int, dtype: torch.dtype, device: torch.device):
-        self.policy, self.geometry, self.total_frames = policy, geometry, total_frames
+    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
+        self.policy, self.geometry, self.take = policy, geometry, take
         self.dtype, self.device = dtype, device
         self.streams: dict[Hashable, Stream] = {}
         self.chunk: Chunk | None = None
@@ -38,7 +35,7 @@ class Session:
     def stream(self, key: Hashable) -> Stream:
         """The stream of a conditioning, made at its first forward."""
         if key not in self.streams:
-            stream = self.streams[key] = Stream(self.policy, self.geometry, self.total_frames, self.dtype, self.device)
+            stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.device)
             stream.begin(self.chunk)
         return self.streams[key]
 

@@ -3,8 +3,11 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
+
+import torch
+from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry
 from .session import Session
@@ -25,7 +28,7 @@ class ChunkRow:
     bank_bytes: tuple[int, ...]      # their keys and values
     allocated_bytes: int             # the buffers that hold them
     seconds: float
-    seconds_by_phase: dict[str, float]      # denoise, clean, policy; on a GPU the time to queue the work, not to do it
+    seconds_by_phase: dict[str, float]      # denoise, probe, clean, policy; on a GPU the time to queue the work, not to do it
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class KVStats:
     seconds: float                   # wall time of the sampling
     peak_cache_bytes: int            # most bytes allocated for keys and values at one time
     notes: tuple[str, ...] = ()      # what a user should know about this run
+    scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, over all items
+    memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
 
     @property
     def frames(self) -> int:
@@ -60,7 +65,10 @@ class KVStats:
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
 
     def to_dict(self) -> dict:
-        return {**asdict(self), "frames": self.frames, "pixel_frames": self.pixel_frames, "prune_ratio": self.prune_ratio}
+        kept = [[round(share, 4) for share in item.flatten(1).mean(1).tolist()] for item in self.memory_maps]
+        told = asdict(replace(self, memory_maps=()))
+        del told["memory_maps"]
+        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames, "prune_ratio": self.prune_ratio, "kept_by_frame": kept}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -82,12 +90,27 @@ class KVStats:
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
             f"time - {self.seconds:.1f} s, of it " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
+        if self.scores:
+            lines.append(f"scores - {_quantiles(self.scores)}")
         return "\n".join([*lines, *self.notes])
 
 
 def _sentence(part: dict) -> str:
     values = ", ".join(f"{key} {value}" for key, value in part.items() if key != "name")
     return part["name"] + (f" ({values})" if values else "")
+
+
+def _quantiles(scores: dict) -> str:
+    """Where the scores lie, to a bin's width: what a threshold would keep."""
+    counts, edges, total = scores["counts"], scores["edges"], sum(scores["counts"])
+    if not total:
+        return f"{scores['score']}: no chunk was scored"
+    above = []
+    for edge, kept in zip(edges, (sum(counts[i + 1:]) for i in range(len(edges)))):
+        if not above or kept / total <= above[-1][1] / 1.6 and kept:
+            above.append((edge, kept / total))
+    told = ", ".join(f"{share:.0%} above {edge:.2g}" for edge, share in above[1:])
+    return f"{scores['score']} of {total} tokens: {told}" + (f" (threshold {scores['threshold']:g})" if scores["threshold"] is not None else "")
 
 
 def _mib(size: int) -> str:
@@ -102,6 +125,9 @@ class Trace:
         self.peak_cache_bytes = 0
         self.streams = 0
         self.item = 0
+        self.notes: list[str] = []
+        self.scores: dict | None = None
+        self.memory_maps: list[Tensor] = []
         self._phases: dict[str, float] = defaultdict(float)
         self._memory: dict = {}
 
@@ -122,6 +148,20 @@ class Trace:
             full_tokens=chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(caches),
             bank_tokens=tuple(bank.committed for bank in caches[0].banks) if caches else (0,),
             bank_bytes=tuple(map(sum, zip(*(cache.live_bytes() for cache in caches), strict=True))) or (0,), allocated_bytes=allocated)
+
+    def conclude(self, session: Session):
+        """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
+        streams = list(session.streams.values())
+        self.notes += [note for note in streams[0].retention.notes if note not in self.notes]
+        if streams[0].retention.histogram is not None:
+            told = streams[0].retention.histogram.to_dict()
+            before = self.scores["counts"] if self.scores else [0] * len(told["counts"])
+            self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
+        g = session.geometry
+        kept = torch.zeros(session.take.total_frames * g.tokens_per_frame)
+        for bank in streams[0].cache.banks:
+            kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
+        self.memory_maps.append(kept.view(-1, *g.grid))
 
     def finish(self, chunk: Chunk, seconds: float):
         self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,

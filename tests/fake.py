@@ -1,6 +1,6 @@
 """A fake video transformer of two attention layers, so that the loop and the policies run without a host."""
 import torch
-from keepsake.kv_policies import Geometry
+from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
 from keepsake.rollout.session import Session
@@ -54,13 +54,14 @@ def noise_of(frames, seed=1):
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
          on_chunk=lambda session, finished: None):
     """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it."""
-    session = Session(policy, geometry(chunk_frames), frames, torch.float64, torch.device("cpu"))
+    known = Take(frames, 0 if prefix is None else prefix.shape[2], tuple(sigmas), seed=1)
+    session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"))
     transformer, trace = FakeTransformer(session, streams), Trace()
 
     def fresh(number, step, like):
         return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)
 
-    chunks = plan_chunks(frames, chunk_frames, 0 if prefix is None else prefix.shape[2])
+    chunks = plan_chunks(frames, chunk_frames, known.given_frames)
     rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
                       Model(transformer, lambda x, sigma: transformer(x, sigma), fresh), session, trace, on_step)
     pieces = []

@@ -1,8 +1,9 @@
 """Several banks: heads that keep different tokens, each group attending to its own."""
 from dataclasses import dataclass
 
+import pytest
 import torch
-from keepsake.kv_policies import FullKV, KVPolicy, Retention, RetentionRun
+from keepsake.kv_policies import BankPlan, FullKV, KVPolicy, Retention, RetentionRun
 
 from .. import fake
 
@@ -13,19 +14,18 @@ class TwoBanks(Retention):
 
     forget: bool = False
 
-    def capacity_frames(self, total_frames, chunk_frames):
-        return total_frames
+    second: tuple = ((1,), (0,))         # heads of the second bank, by layer
 
-    def start(self, geometry):
+    def banks(self, geometry, take):
+        return [BankPlan(take.total_frames, take.total_frames, heads) for heads in (((0,), (1,)), self.second)]
+
+    def start(self, geometry, take):
         return TwoBanksRun(self.forget)
 
 
 class TwoBanksRun(RetentionRun):
     def __init__(self, forget):
         self.forget = forget
-
-    def head_groups(self, layer):
-        return [[0], [1]] if layer == 0 else [[1], [0]]
 
     def begin_chunk(self, cache, chunk):
         if self.forget:
@@ -47,17 +47,7 @@ def test_a_bank_forgets_for_its_own_heads_alone():
     assert trace.rows[3].kept_tokens == 2 * 36 + 2 * 12          # one head in each of two layers, per bank
 
 
-def test_a_layer_with_fewer_banks_is_an_error_and_not_a_loss_of_heads():
-    @dataclass(frozen=True)
-    class Uneven(TwoBanks):
-        def start(self, geometry):
-            run = TwoBanksRun(False)
-            run.head_groups = lambda layer: [[0], [1]] if layer == 0 else [[0, 1]]
-            return run
-
-    try:
-        fake.take(KVPolicy(Uneven()))
-    except ValueError as error:
-        assert "zip()" in str(error)
-    else:
-        raise AssertionError("heads were lost in silence")
+@pytest.mark.parametrize("second", [((1,), ()), ((0, 1), (0,))])
+def test_banks_that_lose_a_head_or_hold_it_twice_are_an_error(second):
+    with pytest.raises(RuntimeError, match="share out all heads"):
+        fake.take(KVPolicy(TwoBanks(second=second)))

@@ -1,14 +1,14 @@
 """Banks: which rows live, what they are called, and that keys and values travel with their names."""
 import pytest
 import torch
-from keepsake.kv_policies import Bank, Chunk, Geometry, Storage
+from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
 
 GEOMETRY = Geometry(layers=2, heads=2, head_dim=4, grid=(1, 2), chunk_frames=2, temporal_channels=2)
 
 
-def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1))):
+def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1)), plan=None):
     """Two tokens a frame, two frames a chunk; every key and value says which row it was."""
-    bank = Bank(GEOMETRY, [list(h) for h in heads], 2 * frames, Storage(), dtype, torch.device("cpu"))
+    bank = Bank(GEOMETRY, plan or BankPlan(frames, frames, heads), Storage(), dtype, torch.device("cpu"))
     for index, start in enumerate(range(0, frames, 2)):
         chunk = Chunk(index, start, 2)
         bank.reserve(chunk)
@@ -67,8 +67,21 @@ def test_a_policy_cannot_drop_the_chunk_in_work():
 
 def test_a_bank_that_is_too_small_says_so():
     bank = filled_bank()
-    with pytest.raises(RuntimeError, match="capacity_frames"):
+    with pytest.raises(RuntimeError, match="most_frames"):
         bank.reserve(Chunk(2, 4, 2))
+
+
+def test_a_bank_grows_and_loses_nothing():
+    grown, whole = filled_bank(frames=8, plan=BankPlan(2, 8)), filled_bank(frames=8)
+    assert whole.length == grown.length == 16 and grown.capacity == 16
+    for layer in range(2):
+        for a, b in zip(grown.read(layer), whole.read(layer)):
+            assert torch.equal(a, b)
+    for name in ("frame", "cell", "position"):
+        assert torch.equal(getattr(grown, name)[:16], getattr(whole, name)[:16])
+    assert filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8          # by half at least, and no further than it must
+    with pytest.raises(RuntimeError, match="most_frames"):
+        grown.reserve(Chunk(4, 8, 2))
 
 
 def test_bytes_are_those_of_the_buffers():
@@ -81,10 +94,12 @@ def test_bytes_are_those_of_the_buffers():
 
 def test_a_sink_that_moves_often_gathers_no_rounding_error():
     moved, once = filled_bank(dtype=torch.bfloat16), filled_bank(dtype=torch.bfloat16)
+    for bank in (moved, once):
+        bank.hold(2)
     for step in range(1, 200):
-        moved.move(2, torch.full((2,), float(step), dtype=torch.float64))
-    once.move(2, torch.full((2,), 199., dtype=torch.float64))
+        moved.move(torch.full((2,), float(step), dtype=torch.float64))
+    once.move(torch.full((2,), 199., dtype=torch.float64))
     assert torch.equal(moved.k[1], once.k[1])
     assert moved.position[:3].tolist() == [199, 199, 1]
-    moved.move(2, torch.zeros(2, dtype=torch.float64))
+    moved.move(torch.zeros(2, dtype=torch.float64))
     assert torch.equal(moved.k[0], filled_bank(dtype=torch.bfloat16).k[0])

@@ -1,14 +1,17 @@
 """What holds for every retention."""
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
-from keepsake.kv_policies import RETENTIONS, KVPolicy, SinkWindow
+from keepsake.kv_policies import RETENTIONS, DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, SinkWindow, Take
 
 from .. import fake
 
 PARAMETERS = {SinkWindow: [dict(sink_frames=2, window_frames=7), dict(sink_frames=0, window_frames=5),
-                           dict(sink_frames=1, window_frames=6, sink_rope="shifted")]}
+                           dict(sink_frames=1, window_frames=6, sink_rope="shifted")],
+              DeCoPrune: [dict(gamma=.5), dict(mode="target_keep", target_keep=.3, dense_chunks=1, reindex="periodic", virtual_length=4, reindex_recent=1)],
+              DeCoPruneHS: [dict(head_map=HeadMap("fake", 2, ((0,), (1,))), gamma=.5, static_sink_frames=1, static_recent_frames=2)]}
 CASES = [kind(**values) for kind in RETENTIONS for values in PARAMETERS.get(kind, [{}])]
 
 
@@ -16,12 +19,12 @@ CASES = [kind(**values) for kind in RETENTIONS for values in PARAMETERS.get(kind
 @pytest.mark.parametrize("chunk_frames", [1, 2, 3])
 def test_a_run_is_bounded_repeatable_and_leaves_nothing_on_the_policy(retention, chunk_frames):
     policy, before = KVPolicy(retention), copy.deepcopy(retention)
-    capacity = retention.capacity_frames(10, chunk_frames) * 6
+    plans = retention.banks(fake.geometry(chunk_frames), Take(10, 0, (1., .8, .5, 0.), 1))
 
     def on_chunk(session, finished):
         for stream in session.streams.values():
-            for bank in stream.cache.banks:
-                assert bank.length <= capacity == bank.capacity
+            for bank, plan in zip(stream.cache.banks, plans, strict=True):
+                assert bank.length <= bank.capacity <= 6 * plan.most_frames
                 token = bank.frame[:bank.length] * 6 + bank.cell[:bank.length]
                 assert (token.diff() > 0).all()                       # ascending and unique
 
@@ -29,7 +32,8 @@ def test_a_run_is_bounded_repeatable_and_leaves_nothing_on_the_policy(retention,
     second, *_ = fake.take(policy, 10, chunk_frames)
     assert torch.equal(first, second)
     assert retention == before and hash(retention) == hash(before)
-    assert trace.peak_cache_bytes <= (retention.capacity_frames(10, chunk_frames) + 2) * fake.geometry().bytes_per_frame(8)
+    most = sum(replace(plan, frames=plan.most_frames).nbytes(fake.geometry(), 8) for plan in plans)
+    assert trace.peak_cache_bytes <= most
 
 
 @pytest.mark.parametrize("retention", CASES, ids=repr)

@@ -1,7 +1,7 @@
 """Sink + window: hand cases of which frames a chunk can read."""
 import pytest
 import torch
-from keepsake.kv_policies import KVPolicy, SinkWindow
+from keepsake.kv_policies import KVPolicy, SinkWindow, Take
 
 from .. import fake
 
@@ -57,7 +57,7 @@ def test_a_short_last_chunk_leaves_room_for_no_more_than_whole_chunks():
 
 def test_a_prefix_fills_the_sink():
     seen, _ = history(SinkWindow(2, 6), 10, 2, prefix=fake.noise_of(4))
-    assert seen == {4: [0, 1, 2, 3], 6: [0, 1, 4, 5], 8: [0, 1, 6, 7]}
+    assert seen == {0: [0, 1], 2: [0, 1, 2, 3], 4: [0, 1, 2, 3], 6: [0, 1, 4, 5], 8: [0, 1, 6, 7]}       # a given chunk: after its clean pass
 
 
 def test_a_shifted_sink_stands_just_before_the_window():
@@ -81,7 +81,7 @@ def test_a_sink_of_several_frame_wise_chunks_stays_put_until_a_gap_opens():
 
 def test_a_window_smaller_than_sink_and_chunk_is_refused_in_words():
     with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5, or smaller chunks"):
-        SinkWindow(2, 4).check(3)
+        SinkWindow(2, 4).check(fake.geometry(chunk_frames=3), Take(9, 0, (1., 0.), 0))
 
 
 @pytest.mark.parametrize("values", [dict(sink_frames=-1), dict(window_frames=0), dict(sink_rope="round")])

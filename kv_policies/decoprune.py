@@ -1,0 +1,168 @@
+"""Keep what could not have been predicted: denoising-consistency pruning (DeCoPrune, arXiv 2609.39096)."""
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .base import BankPlan, Chunk, Geometry, Probe, Retention, RetentionRun, Take
+from .cache import KVCache
+from .rope import virtual_frames
+from .scores import SCORES, ScoreHistogram, keep_some_of_each_block, token_scores
+
+MODES = ("threshold", "target_keep")
+REINDEX = ("auto", "off", "periodic")
+PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
+EXPECTED_KEEP = .25              # of a take, for the first allocation: the paper keeps 15 % of the history
+LEAST_UNIT = 3                   # latent frames: chunks shorter than this are counted together where chunks are protected
+
+
+@dataclass(frozen=True)
+class DeCoPrune(Retention):
+    """Drop each history token whose clean prediction at an early, noisy step was already right.
+
+    A token stays when its score (see `scores.token_scores`) is above `gamma`; in mode "target_keep", an extension of ours, the
+    share `target_keep` of each chunk with the highest scores stays. The first `sink_chunks` and the latest `dense_chunks`
+    chunks stay whole. One mask serves all layers and heads. `probe_step` -1: step 2 of 4; with other step counts the one whose
+    sigma is nearest 0.90. Given chunks, and all chunks when there are no more than two steps, are noised again and predicted
+    once instead. `reindex`: "auto" squeezes the positions of a given history once, where generation begins (appendix A);
+    "periodic", ours, does so again whenever `reindex_recent` more frames were made.
+    """
+
+    mode: str = "threshold"
+    gamma: float = .10
+    target_keep: float = .15
+    probe_step: int = -1
+    score: str = "mse"
+    dense_chunks: int = 2            # the released code's: one more than the paper's text says
+    sink_chunks: int = 1
+    min_keep_per_block: int = 0      # of each 4x4 tokens of a frame
+    floor_threshold: float = 0.0
+    reindex: str = "auto"
+    virtual_length: int = 17         # latent frames
+    reindex_recent: int = 8
+
+    def __post_init__(self):
+        for name, value, known in (("mode", self.mode, MODES), ("score", self.score, SCORES), ("reindex", self.reindex, REINDEX)):
+            if value not in known:
+                raise ValueError(f"{name} is '{value}'. Use one of: {', '.join(known)}.")
+        if self.dense_chunks < 1:
+            raise ValueError(f"dense_chunks is {self.dense_chunks}. At least the chunk just finished must stay whole: use 1 or more.")
+        if not 0 <= self.reindex_recent < self.virtual_length:
+            raise ValueError(f"reindex_recent is {self.reindex_recent} and virtual_length {self.virtual_length}: the latest frames keep their "
+                             "places inside the virtual length. Use a reindex_recent below virtual_length.")
+
+    def check(self, geometry: Geometry, take: Take):
+        if take.steps > 2 and self.probe_step >= take.steps - 1:
+            raise ValueError(f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which the last (step {take.steps - 1}) is the "
+                             f"finished picture itself. Use a probe_step of at most {take.steps - 2}, or -1 to have it chosen.")
+
+    def probe_step_of(self, take: Take) -> int | None:
+        """The step whose prediction is scored; None when no step is early and informed enough."""
+        if take.steps <= 2:              # step 0 guesses from noise alone, the last one is the result
+            return None
+        if self.probe_step >= 0:
+            return self.probe_step
+        if take.steps == 4:
+            return 2
+        return min(range(take.steps - 1), key=lambda step: abs(take.sigmas[step] - PROBE_SIGMA))
+
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        keep = self.target_keep if self.mode == "target_keep" else EXPECTED_KEEP
+        whole = (self.sink_chunks + self.dense_chunks) * unit(geometry) + 1
+        frames = whole * geometry.chunk_frames + math.ceil(keep * take.total_frames)
+        return [BankPlan(min(take.total_frames, frames), take.total_frames)]
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return DeCoPruneRun(self, geometry, take)
+
+
+def unit(geometry: Geometry) -> int:
+    """Chunks that are counted as one where chunks are protected, so that frame-wise models keep as much picture as others."""
+    return math.ceil(LEAST_UNIT / geometry.chunk_frames)
+
+
+class Record(NamedTuple):
+    """What a finished chunk will keep, once it is old enough."""
+
+    chunk: Chunk
+    keep: Tensor                     # bool [F * h * w], on the CPU
+
+
+class DeCoPruneRun(RetentionRun):
+    def __init__(self, policy: DeCoPrune, geometry: Geometry, take: Take):
+        self.policy, self.geometry, self.take = policy, geometry, take
+        self.probe_step = policy.probe_step_of(take)
+        self.probe_sigma = PROBE_SIGMA if self.probe_step is None else take.sigmas[self.probe_step]
+        self.dense, self.sink = (count * unit(geometry) for count in (policy.dense_chunks, policy.sink_chunks))
+        self.records: list[Record] = []
+        self.predicted: Tensor | None = None
+        self.reindexed_at = 0
+        self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
+        if self.probe_step is None:
+            self.notes = (f"DeCoPrune: {take.steps} step(s) have no usable intermediate prediction, so each chunk was noised again to sigma "
+                          f"{PROBE_SIGMA} and predicted once more (one forward per chunk).",)
+
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        self.predicted = None
+        boundary, reindex = chunk.start_frame, self.policy.reindex
+        at_boundary = not chunk.given and boundary == self.take.given_frames > 0
+        due = reindex == "periodic" and not chunk.given and boundary - self.reindexed_at > self.policy.reindex_recent
+        if reindex != "off" and at_boundary or due:
+            self.reindexed_at = boundary
+            for bank in cache.banks:
+                bank.move(virtual_frames(bank.frame[:bank.committed], boundary, self.policy.virtual_length, self.policy.reindex_recent))
+
+    def after_step(self, chunk: Chunk, step: int, x0: Tensor):
+        if step == self.probe_step:
+            self.predicted = x0
+
+    def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
+        if self.predicted is not None or chunk.index < max(self.sink, 1):        # nothing could predict the first chunk
+            return None
+        generator = torch.Generator().manual_seed((self.take.seed + 104729 * (chunk.index + 1)) % 2 ** 64)
+        noise = torch.randn(x0.shape, generator=generator).to(x0)
+        return Probe((1 - self.probe_sigma) * x0 + self.probe_sigma * noise, self.probe_sigma)
+
+    def after_probe(self, chunk: Chunk, x0: Tensor):
+        self.predicted = x0
+
+    def before_clean(self, cache: KVCache, chunk: Chunk):
+        """Apply each record once, when its chunk is no longer among the latest."""
+        due = [record for record in self.records if record.chunk.index <= chunk.index - self.dense]
+        if not due:
+            return
+        self.records = [record for record in self.records if record.chunk.index > chunk.index - self.dense]
+        bank, tokens = cache.banks[0], self.geometry.tokens_per_frame
+        frame, keep = bank.frame[:bank.length], torch.ones(bank.length, dtype=torch.bool)
+        for record in due:
+            rows = (frame >= record.chunk.start_frame) & (frame < record.chunk.end_frame)
+            keep[rows] = record.keep[(frame[rows] - record.chunk.start_frame) * tokens + bank.cell[:bank.length][rows]]
+        bank.keep(keep.nonzero()[:, 0])
+
+    def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
+        if self.predicted is None or chunk.index < self.sink:
+            return
+        scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
+        self.predicted = None
+        self.histogram.add(scores)
+        self.records.append(Record(chunk, self.choose(cache, chunk, scores)))
+
+    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        """Which of a chunk's tokens to keep, bool like `scores` `[F * h * w]`."""
+        policy = self.policy
+        if policy.mode == "threshold":
+            keep = ~(scores <= policy.gamma)         # a score that is no number keeps its token
+        else:
+            keep = highest(scores.nan_to_num(math.inf), round(policy.target_keep * len(scores)))
+        if policy.min_keep_per_block:
+            keep = keep_some_of_each_block(keep, scores, self.geometry.grid, policy.min_keep_per_block, policy.floor_threshold)
+        return keep
+
+
+def highest(values: Tensor, count: int) -> Tensor:
+    """A mask of the `count` highest of `values` `[N]`; of equal ones the first."""
+    mask = torch.zeros(len(values), dtype=torch.bool)
+    mask[values.sort(descending=True, stable=True).indices[:count]] = True
+    return mask

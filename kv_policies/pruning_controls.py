@@ -1,0 +1,64 @@
+"""Controls for DeCoPrune: the same chunks, the same number of tokens from each, but other tokens (arXiv 2609.39096, tables 1 and 3)."""
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+from .base import Chunk, Geometry, RetentionRun, Take
+from .cache import KVCache
+from .decoprune import DeCoPrune, DeCoPruneRun, highest
+
+
+@dataclass(frozen=True)
+class RandomPrune(DeCoPrune):
+    """Tokens drawn at random, by a generator of the policy's own."""
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return RandomPruneRun(self, geometry, take)
+
+
+class RandomPruneRun(DeCoPruneRun):
+    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed((self.take.seed + 7919 * (chunk.index + 1)) % 2 ** 64)
+        return highest(torch.rand(len(scores), generator=generator), int(super().choose(cache, chunk, scores).sum()))
+
+
+@dataclass(frozen=True)
+class ReversePrune(DeCoPrune):
+    """The tokens that were easiest to predict."""
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return ReversePruneRun(self, geometry, take)
+
+
+class ReversePruneRun(DeCoPruneRun):
+    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        return highest(-scores.nan_to_num(torch.inf), int(super().choose(cache, chunk, scores).sum()))
+
+
+@dataclass(frozen=True)
+class TempDiffPrune(DeCoPrune):
+    """The tokens whose keys differ most from those of the frame before, at layer 1, averaged over blocks of a 6x13 grid."""
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return TempDiffPruneRun(self, geometry, take)
+
+
+class TempDiffPruneRun(DeCoPruneRun):
+    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        (h, w), bank, layer = self.geometry.grid, cache.banks[0], min(1, self.geometry.layers - 1)
+        first = bank.committed - (chunk.frames + 1) * h * w
+        if first < 0 or bank.frame[first] != chunk.start_frame - 1:      # the frame before is not whole: begin with the chunk's own
+            first += h * w
+        keys = bank.k[layer][0, first:bank.committed].flatten(1).float()
+        keys = functional.normalize(keys, dim=-1).unflatten(0, (-1, h, w))
+        change = 1 - (keys[1:] * keys[:-1]).sum(-1)
+        change = torch.cat([change[:1], change])[-chunk.frames:] if len(change) else keys.new_ones(1, h, w)
+        block = max(1, h // 6), max(1, w // 13)
+        coarse = functional.avg_pool2d(change, block, ceil_mode=True)
+        change = coarse.repeat_interleave(block[0], 1).repeat_interleave(block[1], 2)[:, :h, :w]
+        return highest(change.reshape(-1).cpu(), int(super().choose(cache, chunk, scores).sum()))
+
+
+CONTROLS = {"random": RandomPrune, "reverse": ReversePrune, "temporal difference": TempDiffPrune}

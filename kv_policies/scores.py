@@ -1,0 +1,66 @@
+"""How wrong an early prediction was, by token: the scores that decide what could not have been predicted."""
+import math
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+
+SCORES = ("mse", "mse / token energy", "mse / chunk energy", "cosine distance")
+
+
+def token_scores(kind: str, predicted: Tensor, final: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Score of each token, fp32 `[F * h * w]` in token order; latents `[1, C, F, H, W]`, normalised.
+
+    "mse": mean over a token's 2x2 patch and channels of (predicted - final)^2 (DeCoPrune, arXiv 2609.39096, eq. 3).
+    Divided by the mean of final^2 over the token, or over the chunk; or 1 - cos of the two patches. A token at the edge of an
+    odd size is as much of a patch as there is.
+    """
+    predicted, final = predicted.float(), final.float()
+
+    def by_token(values: Tensor) -> Tensor:
+        patch = tuple(-(-size // tokens) for size, tokens in zip(values.shape[3:], grid))
+        return functional.avg_pool2d(values[0].mean(0), patch, ceil_mode=True).flatten()
+
+    if kind == "cosine distance":
+        product, a, b = by_token(predicted * final), by_token(predicted.square()), by_token(final.square())
+        return 1 - product / (a * b).sqrt()
+    error = by_token((predicted - final).square())
+    if kind == "mse / token energy":
+        return error / by_token(final.square())
+    if kind == "mse / chunk energy":
+        return error / final.square().mean()
+    return error
+
+
+def keep_some_of_each_block(keep: Tensor, scores: Tensor, grid: tuple[int, int], least: int, threshold: float, block: int = 4) -> Tensor:
+    """Add to `keep` `[F * h * w]` so that each block x block tokens of a frame keep their `least` best scored ones.
+
+    A block whose best score is not above `threshold` has nothing to say and is left alone.
+    """
+    h, w = grid
+    pad = (0, -w % block, 0, -h % block)
+    blocks = functional.pad(scores.nan_to_num(math.inf).view(-1, h, w), pad, value=-math.inf)
+    tiled = blocks.unflatten(1, (-1, block)).unflatten(3, (-1, block)).transpose(2, 3).flatten(3)      # [F, h/b, w/b, b * b]
+    best = torch.zeros_like(tiled, dtype=torch.bool).scatter_(-1, tiled.topk(min(least, block * block), -1).indices, True)
+    best &= tiled.amax(-1, keepdim=True) > threshold
+    best = best.unflatten(3, (block, block)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
+    return keep | best[:, :h, :w].reshape(-1)
+
+
+class ScoreHistogram:
+    """Counts of scores in bins that grow by a factor, from 1e-4 to 10, with one bin below and one above."""
+
+    EDGES = tuple(10 ** (exponent / 8) for exponent in range(-32, 9))
+
+    def __init__(self, name: str, threshold: float | None):
+        self.name, self.threshold = name, threshold
+        self.counts = [0] * (len(self.EDGES) + 1)
+
+    def add(self, scores: Tensor):
+        """Count scores; a score equal to an edge lies below it, and one that is no number above all."""
+        bins = torch.bucketize(scores.cpu().double().nan_to_num(math.inf), torch.tensor(self.EDGES, dtype=torch.float64))
+        for i, count in enumerate(torch.bincount(bins, minlength=len(self.counts)).tolist()):
+            self.counts[i] += count
+
+    def to_dict(self) -> dict:
+        return {"score": self.name, "threshold": self.threshold, "edges": list(self.EDGES), "counts": list(self.counts)}
