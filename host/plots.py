@@ -1,22 +1,34 @@
 """Pictures of a take's memory."""
 import numpy as np
 import torch
+import torch.nn.functional as functional
 from comfy_api.latest import ui
 from torch import Tensor
 
 from ..rollout.stats import KVStats
 
 
-def plot_stats(stats: KVStats) -> Tensor:
-    """Live bytes, kept tokens by bank, prune ratio and seconds by phase over the chunks, as an IMAGE `[1, H, W, 3]`."""
+def _figure(width: float, height: float):
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # here: importing matplotlib takes a second
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _image(figure) -> Tensor:
+    """A drawn figure as an IMAGE `[1, H, W, 3]`."""
+    figure.canvas.draw()
+    return torch.from_numpy(np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()).float()[None] / 255
+
+
+def plot_stats(stats: KVStats) -> Tensor:
+    """Over the chunks: live bytes, tokens by bank, prune ratio, seconds by phase; and what stayed of each frame, and the policy's scores."""
     rows = [row for row in stats.chunks if row.item == 0]
     frame = [row.start_frame for row in rows]
-    figure = Figure(figsize=(9, 6), dpi=110, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    (memory, tokens), (ratio, time) = figure.subplots(2, 2)
+    figure = _figure(9, 8)
+    (memory, tokens), (ratio, time), (kept, scores) = figure.subplots(3, 2)
 
     mib = 2 ** 20
     memory.plot(frame, [row.allocated_bytes / mib for row in rows], color="0.6", linestyle="--", label="allocated")
@@ -32,14 +44,60 @@ def plot_stats(stats: KVStats) -> Tensor:
     phases = sorted({name for row in rows for name in row.seconds_by_phase})
     time.stackplot(frame, [[row.seconds_by_phase.get(name, 0) for row in rows] for name in phases], labels=phases, alpha=.7)
     time.set(title=f"time per chunk ({stats.seconds:.1f} s in all)", ylabel="s")
-    for axes in (memory, tokens, ratio, time):
+    share = stats.memory_maps[0].flatten(1).mean(1)
+    kept.bar(range(len(share)), 100 * share, width=1.0, color="tab:olive")
+    kept.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
+    for axes in (memory, tokens, ratio, time, kept):
         axes.set_xlabel("latent frame")
         axes.grid(alpha=.3)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-        if axes is not ratio:
+        if axes not in (ratio, kept):
             axes.legend(fontsize="small")
-    canvas.draw()
-    return torch.from_numpy(np.asarray(canvas.buffer_rgba())[..., :3].copy()).float()[None] / 255
+    _plot_scores(scores, stats.scores)
+    return _image(figure)
+
+
+def _plot_scores(axes, scores: dict | None):
+    if scores is None:
+        axes.set_axis_off()
+        return
+    edges = [scores["edges"][0] / 2, *scores["edges"], scores["edges"][-1] * 2]
+    axes.stairs(scores["counts"], edges, fill=True, alpha=.7)
+    if scores["threshold"]:
+        axes.axvline(scores["threshold"], color="tab:red", label=f"threshold {scores['threshold']:g}: kept to the right")
+        axes.legend(fontsize="small")
+    axes.set(title=f"scores of the tokens ({scores['score']})", xlabel="score", ylabel="tokens", xscale="log")
+
+
+def plot_heads(shares: Tensor, static_share: float) -> Tensor:
+    """Attention shares `[L, H]` on the latest frames as an IMAGE; static heads are framed."""
+    figure = _figure(2.5 + .25 * shares.shape[1], 1.5 + .25 * shares.shape[0])
+    axes = figure.subplots()
+    shown = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis")
+    layers, heads = (shares[1:] >= static_share).nonzero(as_tuple=True)
+    axes.scatter(heads, layers + 1, marker="s", s=60, facecolors="none", edgecolors="red", label="static")
+    axes.set(xlabel="head", ylabel="layer", title="attention on the latest frames")
+    figure.colorbar(shown, ax=axes)
+    return _image(figure)
+
+
+def light_kept_tokens(images: Tensor, stats: KVStats, dropped_brightness: float) -> Tensor:
+    """Frames `[N, H, W, 3]` with dropped tokens dim and grey; a token that some heads hold is in between."""
+    needed = len(stats.memory_maps) * stats.pixel_frames
+    if len(images) != needed:
+        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({len(stats.memory_maps)} take(s) of "
+                         f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
+    latent_of = [-(-i // stats.temporal_compression) for i in range(stats.pixel_frames)]
+    height, width = stats.latent_size
+    out = torch.empty_like(images)
+    for i, kept in enumerate(stats.memory_maps):
+        lit = kept.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None, :height, :width]
+        lit = functional.interpolate(lit, images.shape[1:3], mode="nearest")[:, 0, ..., None].to(images)
+        for j, latent in enumerate(latent_of):           # one frame at a time: a long take is large
+            frame = images[i * stats.pixel_frames + j]
+            grey = frame.mean(-1, keepdim=True) * dropped_brightness
+            out[i * stats.pixel_frames + j] = torch.lerp(grey.expand_as(frame), frame, lit[latent])
+    return out
 
 
 def save_preview(image: Tensor, node) -> list:

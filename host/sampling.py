@@ -157,7 +157,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
                               plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
-                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(trace.memory_maps)))
+                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps)))
         return flow.inverse_noise_scaling(sigmas[-1], output)
 
 

@@ -15,7 +15,7 @@ MODES = ("threshold", "target_keep")
 REINDEX = ("auto", "off", "periodic")
 PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
 EXPECTED_KEEP = .25              # of a take, for the first allocation: the paper keeps 15 % of the history
-LEAST_UNIT = 3                   # latent frames: chunks shorter than this are counted together where chunks are protected
+FRAME_WISE_UNIT = 3              # chunks of one frame that count as one where chunks are protected: as much picture as chunk-wise models keep
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class DeCoPrune(Retention):
 
 
 def unit(geometry: Geometry) -> int:
-    """Chunks that are counted as one where chunks are protected, so that frame-wise models keep as much picture as others."""
-    return math.ceil(LEAST_UNIT / geometry.chunk_frames)
+    """Chunks that count as one where chunks are protected."""
+    return FRAME_WISE_UNIT if geometry.chunk_frames == 1 else 1
 
 
 class Record(NamedTuple):

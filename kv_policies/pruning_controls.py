@@ -1,11 +1,11 @@
 """Controls for DeCoPrune: the same chunks, the same number of tokens from each, but other tokens (arXiv 2609.39096, tables 1 and 3)."""
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from .base import Chunk, Geometry, RetentionRun, Take
+from .base import Chunk, Geometry, Retention, RetentionRun, Take
 from .cache import KVCache
 from .decoprune import DeCoPrune, DeCoPruneRun, highest
 
@@ -62,3 +62,11 @@ class TempDiffPruneRun(DeCoPruneRun):
 
 
 CONTROLS = {"random": RandomPrune, "reverse": ReversePrune, "temporal difference": TempDiffPrune}
+
+
+def control_of(retention: Retention, ranking: str) -> DeCoPrune:
+    """The control that matches a DeCoPrune."""
+    if type(retention) is not DeCoPrune:
+        raise ValueError(f"Pruning Control got the policy {type(retention).__name__} and matches DeCoPrune alone. "
+                         "Connect KV Policy: DeCoPrune without a head map.")
+    return CONTROLS[ranking](**{field.name: getattr(retention, field.name) for field in fields(retention)})

@@ -50,7 +50,7 @@ def keep_some_of_each_block(keep: Tensor, scores: Tensor, grid: tuple[int, int],
 class ScoreHistogram:
     """Counts of scores in bins that grow by a factor, from 1e-4 to 10, with one bin below and one above."""
 
-    EDGES = tuple(10 ** (exponent / 8) for exponent in range(-32, 9))
+    EDGES = tuple(round(10 ** (exponent / 8), 6) for exponent in range(-32, 9))
 
     def __init__(self, name: str, threshold: float | None):
         self.name, self.threshold = name, threshold
@@ -58,7 +58,7 @@ class ScoreHistogram:
 
     def add(self, scores: Tensor):
         """Count scores; a score equal to an edge lies below it, and one that is no number above all."""
-        bins = torch.bucketize(scores.cpu().double().nan_to_num(math.inf), torch.tensor(self.EDGES, dtype=torch.float64))
+        bins = torch.bucketize(scores.cpu().nan_to_num(math.inf), torch.tensor(self.EDGES))
         for i, count in enumerate(torch.bincount(bins, minlength=len(self.counts)).tolist()):
             self.counts[i] += count
 

@@ -3,9 +3,12 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..kv_policies import FullKV, KVPolicy, Retention, SinkWindow
+from ..kv_policies import DeCoPrune, DeCoPruneHS, FullKV, KVPolicy, Retention, SinkWindow
+from ..kv_policies.decoprune import MODES, REINDEX
+from ..kv_policies.pruning_controls import CONTROLS, control_of
+from ..kv_policies.scores import SCORES
 from ..kv_policies.sink_window import SINK_ROPE
-from .sockets import CATEGORY, KVPolicySocket, policy_input
+from .sockets import CATEGORY, HeadMapSocket, KVPolicySocket, policy_input
 
 
 def with_retention(kv_policy: KVPolicy | None, retention: Retention) -> io.NodeOutput:
@@ -50,3 +53,58 @@ class PolicySinkWindow(io.ComfyNode):
     @classmethod
     def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):
         return with_retention(kv_policy, SinkWindow(sink_frames, window_frames, sink_rope))
+
+
+class PolicyDeCoPrune(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakePolicyDeCoPrune", display_name="KV Policy: DeCoPrune", category=CATEGORY,
+            description="Keeps the tokens that could not have been predicted, about a sixth of the past; with a head map, in the heads that look far.",
+            search_aliases=["denoising-consistency pruning", "token pruning", "KV cache compression", "DeCoPrune-HS", "RoPE re-index"],
+            inputs=[
+                io.Combo.Input("mode", options=list(MODES), default="threshold",
+                               tooltip="threshold: keep what scores above gamma (the paper's rule). target_keep: keep the best share of each chunk (ours)."),
+                io.Float.Input("gamma", default=0.10, min=0.0, max=100.0, step=0.001, round=0.0001,
+                               tooltip="Score above which a token stays. The report of KV Memory Stats shows where the scores lie."),
+                io.Float.Input("target_keep", default=0.15, min=0.0, max=1.0, step=0.01, tooltip="Share of each chunk that stays, in mode target_keep."),
+                io.Int.Input("probe_step", default=-1, min=-1, max=99,
+                             tooltip="Step (from 0) whose prediction is compared with the finished chunk. -1: step 2 of 4, else the one with sigma nearest 0.90."),
+                io.Combo.Input("score", options=list(SCORES), default="mse", tooltip="How prediction and result are compared, per token. mse is the paper's."),
+                io.Int.Input("dense_chunks", default=2, min=1, max=1024, tooltip="Latest chunks that stay whole; frame-wise models count 3 frames as one."),
+                io.Int.Input("sink_chunks", default=1, min=0, max=1024, tooltip="First chunks that stay whole; frame-wise models count 3 frames as one."),
+                io.Int.Input("min_keep_per_block", default=0, min=0, max=16, tooltip="Tokens that stay of every 4x4 in a frame, at least. 0 is the paper's."),
+                io.Float.Input("floor_threshold", default=0.0, min=0.0, max=100.0, step=0.001, round=0.0001,
+                               tooltip="min_keep_per_block leaves a block alone when none of its tokens scores above this."),
+                io.Combo.Input("reindex", options=list(REINDEX), default="auto",
+                               tooltip="auto: squeeze the places in time of given frames once, where new ones begin. periodic (ours): do so again as the take grows."),
+                io.Int.Input("virtual_length", default=17, min=1, max=4096, tooltip="Latent frames into which the re-index squeezes the past."),
+                io.Int.Input("reindex_recent", default=8, min=0, max=4096, tooltip="Latest of these, which keep their places."),
+                policy_input(),
+                HeadMapSocket.Input("head_map", optional=True,
+                                    tooltip="Static heads then hold only the first 4 and the latest 4 latent frames (DeCoPrune-HS)."),
+            ],
+            outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def execute(cls, kv_policy=None, head_map=None, **parameters):
+        return with_retention(kv_policy, DeCoPruneHS(**parameters, head_map=head_map) if head_map else DeCoPrune(**parameters))
+
+
+class PruningControl(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakePruningControl", display_name="KV Policy: Pruning Control", category=CATEGORY,
+            description="For comparisons: as many tokens of each chunk as DeCoPrune would keep, but others.",
+            search_aliases=["random pruning", "reverse pruning", "TempDiff", "ablation", "baseline"],
+            inputs=[
+                KVPolicySocket.Input("kv_policy", tooltip="From KV Policy: DeCoPrune, without a head map. Its numbers hold here too."),
+                io.Combo.Input("ranking", options=list(CONTROLS), default="random",
+                               tooltip="random; reverse: the easiest to predict; temporal difference: those that changed most since the frame before."),
+            ],
+            outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def execute(cls, kv_policy, ranking):
+        return with_retention(kv_policy, control_of(kv_policy.retention, ranking))

@@ -5,6 +5,7 @@ CATEGORY = "Keepsake"
 KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
 KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
 ControlSocket = io.Custom("KEEPSAKE_CONTROL")
+HeadMapSocket = io.Custom("KEEPSAKE_HEAD_MAP")
 
 
 def policy_input():

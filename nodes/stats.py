@@ -1,7 +1,7 @@
 """What the memory of a take held and cost, as text, picture and JSON."""
 from comfy_api.latest import io
 
-from ..host.plots import plot_stats, save_preview
+from ..host.plots import light_kept_tokens, plot_stats, save_preview
 from .sockets import CATEGORY, KVStatsSocket
 
 
@@ -20,3 +20,22 @@ class KVMemoryStats(io.ComfyNode):
         plot = plot_stats(kv_stats)
         return io.NodeOutput(kv_stats.to_json(), plot, ui={"text": [kv_stats.report()], "images": save_preview(plot, cls),
                                                            "kv_stats": [kv_stats.to_dict()]})
+
+
+class KVMemoryMap(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeKVMemoryMap", display_name="KV Memory Map", category=CATEGORY,
+            description="The take's frames with the tokens lit that its last chunk could still read; what was dropped is dim and grey.",
+            search_aliases=["memory map", "kept tokens", "attention mask video", "what the model remembers"],
+            inputs=[
+                io.Image.Input("images", tooltip="The take's decoded frames, all of them."),
+                KVStatsSocket.Input("kv_stats"),
+                io.Float.Input("dropped_brightness", default=0.25, min=0.0, max=1.0, step=0.05, tooltip="How bright dropped tokens are shown."),
+            ],
+            outputs=[io.Image.Output(display_name="images")])
+
+    @classmethod
+    def execute(cls, images, kv_stats, dropped_brightness):
+        return io.NodeOutput(light_kept_tokens(images, kv_stats, dropped_brightness))

@@ -46,6 +46,7 @@ class KVStats:
     peak_cache_bytes: int            # most bytes allocated for keys and values at one time
     notes: tuple[str, ...] = ()      # what a user should know about this run
     scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, over all items
+    latent_size: tuple[int, int] = (0, 0)    # height and width
     memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
 
     @property
@@ -91,7 +92,7 @@ class KVStats:
             f"time - {self.seconds:.1f} s, of it " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
         if self.scores:
-            lines.append(f"scores - {_quantiles(self.scores)}")
+            lines.append(f"scores - {_shares_above(self.scores)}")
         return "\n".join([*lines, *self.notes])
 
 
@@ -100,17 +101,13 @@ def _sentence(part: dict) -> str:
     return part["name"] + (f" ({values})" if values else "")
 
 
-def _quantiles(scores: dict) -> str:
-    """Where the scores lie, to a bin's width: what a threshold would keep."""
-    counts, edges, total = scores["counts"], scores["edges"], sum(scores["counts"])
+def _shares_above(scores: dict) -> str:
+    """What some thresholds would keep; the bins' edges are exact there."""
+    counts, total = scores["counts"], sum(scores["counts"])
     if not total:
         return f"{scores['score']}: no chunk was scored"
-    above = []
-    for edge, kept in zip(edges, (sum(counts[i + 1:]) for i in range(len(edges)))):
-        if not above or kept / total <= above[-1][1] / 1.6 and kept:
-            above.append((edge, kept / total))
-    told = ", ".join(f"{share:.0%} above {edge:.2g}" for edge, share in above[1:])
-    return f"{scores['score']} of {total} tokens: {told}" + (f" (threshold {scores['threshold']:g})" if scores["threshold"] is not None else "")
+    told = ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
+    return f"{scores['score']} of {total} tokens: {told}" + (f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else "")
 
 
 def _mib(size: int) -> str:

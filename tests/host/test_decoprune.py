@@ -1,0 +1,102 @@
+"""DeCoPrune in the real host, on tiny random Wan models."""
+import os
+
+import pytest
+
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
+
+import tiny  # noqa: E402
+import torch  # noqa: E402
+from keepsake.host.head_maps import load_head_map, profile_heads, save_head_map  # noqa: E402
+from keepsake.host.plots import light_kept_tokens, plot_stats  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
+
+HALF = dict(mode="target_keep", target_keep=.5)
+
+
+def take(retention, noise, chunk_frames=2, model=None, **options):
+    stats = []
+    out = tiny.ours(model or tiny.tiny_model(), noise, chunk_frames, KVPolicy(retention), on_stats=stats.append, **options)
+    return out, stats[0]
+
+
+@pytest.mark.parametrize("options", [{}, dict(cfg=3.), dict(prefix=tiny.noise_of(9, seed=8)), dict(steps=1)], ids=["plain", "cfg", "prefix", "1 step"])
+def test_keeping_everything_is_bit_equal_to_full_kv(options):
+    noise = tiny.noise_of(15)
+    retention = DeCoPrune(gamma=-1., reindex="off")
+    assert torch.equal(take(retention, noise, **options)[0], tiny.ours(tiny.tiny_model(), noise, 2, **options))
+
+
+@pytest.mark.parametrize("chunk_frames", [1, 3, 4])
+@pytest.mark.parametrize("size", [(6, 10), (7, 9)])
+def test_half_is_pruned_at_any_size(chunk_frames, size):
+    out, stats = take(DeCoPrune(**HALF), tiny.noise_of(17, *size), chunk_frames)
+    assert torch.isfinite(out).all() and 0 < stats.prune_ratio < .5
+    kept = stats.memory_maps[0]
+    assert kept.shape == (17, *stats.geometry.grid) and kept[0].min() == kept[16].min() == 1
+
+
+def test_batch_items_are_as_if_alone_and_have_maps_of_their_own():
+    noise = torch.cat([tiny.noise_of(12, seed=seed) for seed in (3, 4)])
+    both, stats = take(DeCoPrune(**HALF), noise)
+    alone, _ = take(DeCoPrune(**HALF), noise[:1])
+    assert torch.equal(both[:1], alone)
+    assert len(stats.memory_maps) == 2 and not torch.equal(*stats.memory_maps)
+
+
+def test_guidance_prunes_both_streams_alike():
+    _, one = take(DeCoPrune(**HALF), tiny.noise_of(15))
+    _, two = take(DeCoPrune(**HALF), tiny.noise_of(15), cfg=3.)
+    assert two.streams == 2 and one.prune_ratio == two.prune_ratio > 0
+
+
+def test_one_step_says_that_it_probed():
+    _, stats = take(DeCoPrune(**HALF), tiny.noise_of(12), steps=1)
+    assert "noised again" in stats.report() and all("probe" in row.seconds_by_phase for row in stats.chunks[1:-1])
+
+
+def test_a_probe_step_past_the_end_is_refused_before_sampling():
+    with pytest.raises(ValueError, match="probe_step is 3, and this take has 4 steps"):
+        take(DeCoPrune(probe_step=3), tiny.noise_of(9))
+
+
+def test_a_head_map_of_another_model_is_refused_before_sampling():
+    with pytest.raises(ValueError, match="'Wan' is for 30 layers of 12 heads, and this model has 3 layers of 4"):
+        take(DeCoPruneHS(head_map=HeadMap("Wan", 12, ((),) * 30)), tiny.noise_of(9))
+
+
+def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
+    import folder_paths
+    from keepsake.host.patch import patch
+
+    monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
+    monkeypatch.delitem(folder_paths.folder_names_and_paths, "kv_head_maps", raising=False)
+    model = patch(tiny.tiny_model())
+    head_map, shares = profile_heads(model, tiny.prompt(1), {"samples": torch.zeros(2, 16, 14, 6, 10)}, seed=3, static_share=.4, prefix=None, control=None)
+    assert shares.shape == (3, 4) and 0 < shares.min() <= shares.max() < 1
+    path = save_head_map(head_map, "tiny")
+    assert load_head_map("tiny_00001_.json") == head_map and path.endswith("tiny_00001_.json")
+    assert "demo_world_heads.json" in folder_paths.get_filename_list("kv_head_maps")
+    with pytest.raises(Exception, match="outside the output folder"):
+        save_head_map(head_map, "../../../escape")
+    some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
+    out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
+    assert torch.isfinite(out).all() and len(stats.chunks[-1].bank_tokens) == 2
+    assert stats.policy["retention"]["head_map"].static == some.static and '"head_map"' in stats.to_json()
+
+
+def test_controls_prune_as_much_of_a_real_take():
+    noise = tiny.noise_of(15)
+    assert take(RandomPrune(**HALF), noise)[1].prune_ratio == take(DeCoPrune(**HALF), noise)[1].prune_ratio
+
+
+def test_the_memory_map_dims_what_was_dropped():
+    _, stats = take(DeCoPrune(mode="target_keep", target_keep=0.), tiny.noise_of(12, 7, 9))
+    images = torch.full((stats.pixel_frames, 7 * 8, 9 * 8, 3), .5)
+    shown = light_kept_tokens(images, stats, .2)
+    assert (shown[:5] == .5).all() and (shown[-8:] == .5).all()                   # the sink and what the last chunk has before it
+    assert torch.allclose(shown[9:17], torch.tensor(.1))
+    with pytest.raises(ValueError, match=f"got 3 images, and the stats are of {stats.pixel_frames} frames"):
+        light_kept_tokens(images[:3], stats, .2)
+    assert plot_stats(stats).shape[-1] == 3

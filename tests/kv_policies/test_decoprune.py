@@ -1,0 +1,233 @@
+"""DeCoPrune by hand: a scripted model whose early prediction is wrong at exactly the named tokens. Six tokens a frame."""
+import math
+
+import pytest
+import torch
+from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, Take
+from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
+from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
+from keepsake.rollout.session import Session
+from keepsake.rollout.stats import Trace
+
+from .. import fake
+
+T = 6
+SIGMAS = (1., .95, .9, .8, 0.)
+
+
+class Script:
+    """Makes all-zero latents; at sigma .9 the named tokens are wrong by `error`, as a mean square."""
+
+    def __init__(self, session, wrong, error, on_keys):
+        self.session, self.wrong, self.error, self.on_keys, self.calls, self.histories = session, wrong, error, on_keys, [], {}
+
+    def forward(self, x, sigma):
+        chunk, rows = self.session.chunk, x.shape[2] * T
+        token = torch.arange(chunk.start_frame * T, chunk.end_frame * T, dtype=torch.float64)
+        self.calls.append((chunk.start_frame, round(float(sigma), 2)))
+        for layer in range(fake.LAYERS):
+            k = (token + 1000 * layer)[None, :, None, None].expand(1, rows, fake.HEADS, fake.DIM)
+            self.session.attend(["positive"], layer, k, self.on_keys(token, k), -k, fake.attention)
+        if sigma == 1:
+            bank = self.session.streams["positive"].cache.banks[0]
+            self.histories[chunk.index] = (bank.frame[:bank.committed] * T + bank.cell[:bank.committed]).tolist()
+            for layer in range(fake.LAYERS):
+                assert (-bank.v[layer][0, :bank.committed, 0, 0] - 1000 * layer).tolist() == self.histories[chunk.index]
+        return chunk
+
+    def predict(self, x, sigma):
+        chunk, x0 = self.forward(x, sigma), torch.zeros_like(x)
+        if round(float(sigma), 2) == .9:
+            for token in self.wrong:
+                frame, cell = divmod(token, T)
+                if chunk.start_frame <= frame < chunk.end_frame:
+                    row, column = divmod(cell, 3)
+                    x0[:, :, frame - chunk.start_frame, 2 * row:2 * row + 2, 2 * column:2 * column + 2] = self.error ** .5
+        return x0
+
+
+def script(policy, frames, chunk_frames, wrong=(), error=.2, given=0, sigmas=SIGMAS, on_chunk=lambda session: None,
+           on_keys=lambda token, k: k):
+    """Run a scripted take; which tokens each generated chunk could read, every forward, and the trace."""
+    session = Session(KVPolicy(policy), fake.geometry(chunk_frames), Take(frames, given, sigmas, seed=3), torch.float64, torch.device("cpu"))
+    made, trace = Script(session, wrong, error, on_keys), Trace()
+    model = Model(made.predict, lambda x, sigma: made.forward(x, sigma), lambda number, step, like: torch.zeros_like(like))
+    prefix = torch.zeros_like(fake.noise_of(given)) if given else None
+    rollout = Rollout(plan_chunks(frames, chunk_frames, given), torch.tensor(sigmas, dtype=torch.float64), fake.noise_of(frames) * 0, prefix, model,
+                      session, trace, lambda *a: None)
+    for _ in run(rollout, session, trace):
+        on_chunk(session)
+    return made, trace
+
+
+def tokens(*frames):
+    return [frame * T + cell for frame in frames for cell in range(T)]
+
+
+def test_a_chunk_is_pruned_once_two_newer_ones_stand_whole():
+    made, _ = script(DeCoPrune(), 12, 2, wrong=[13, 17, 18, 25, 30])
+    assert made.histories == {0: [], 1: tokens(0, 1), 2: tokens(0, 1, 2, 3), 3: tokens(0, 1, 2, 3, 4, 5),
+                              4: [*tokens(0, 1), 13, 17, 18, *tokens(4, 5, 6, 7)],
+                              5: [*tokens(0, 1), 13, 17, 18, 25, 30, *tokens(6, 7, 8, 9)]}
+
+
+def test_one_dense_chunk_is_the_papers_text():
+    made, _ = script(DeCoPrune(dense_chunks=1), 8, 2, wrong=[13])
+    assert made.histories[3] == [*tokens(0, 1), 13, *tokens(4, 5)]
+
+
+def test_without_a_sink_the_first_chunk_is_pruned_too():
+    made, _ = script(DeCoPrune(sink_chunks=0), 8, 2, wrong=[5])
+    assert made.histories[3] == [5, *tokens(2, 3, 4, 5)]
+
+
+def test_frame_wise_models_protect_three_frames_for_a_chunk():
+    made, _ = script(DeCoPrune(), 12, 1, wrong=[])
+    assert made.histories[11] == tokens(0, 1, 2, 5, 6, 7, 8, 9, 10)
+
+
+@pytest.mark.parametrize("chunk_frames, last", [(3, [*tokens(0, 1, 2), 19, *tokens(6, 7, 8, 9, 10, 11)]), (4, tokens(*range(12)))])
+def test_other_chunk_sizes_and_a_short_last_chunk(chunk_frames, last):
+    made, _ = script(DeCoPrune(), 13, chunk_frames, wrong=[19])
+    assert list(made.histories.values())[-1] == last
+
+
+def test_the_rule_is_strict_and_no_number_keeps():
+    exact = torch.tensor(.25).item()
+    made, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=exact)
+    assert made.histories[4] == tokens(0, 1, 4, 5, 6, 7)
+    made, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=math.nan)
+    assert made.histories[4] == tokens(0, 1, 2, 4, 5, 6, 7)
+
+
+def test_target_keep_keeps_a_share_of_each_chunk_and_the_highest_scores():
+    made, _ = script(DeCoPrune(mode="target_keep", target_keep=.25), 10, 2, wrong=[13, 17])
+    assert made.histories[4] == [*tokens(0, 1), 12, 13, 17, *tokens(4, 5, 6, 7)]       # 3 of 12; of equal ones the first
+
+
+def test_the_spatial_floor():
+    made, _ = script(DeCoPrune(min_keep_per_block=1), 10, 2, wrong=[13])
+    assert made.histories[4] == [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]               # the other frame's block has nothing above 0
+
+
+@pytest.mark.parametrize("retention", [DeCoPrune(gamma=-1.), DeCoPrune(mode="target_keep", target_keep=1.)], ids=repr)
+@pytest.mark.parametrize("prefix", [None, fake.noise_of(4, seed=9)], ids=["generated", "prefix"])
+def test_keeping_everything_equals_full_kv_bit_for_bit(retention, prefix):
+    expected, *_ = fake.take(KVPolicy(FullKV()), 20, 2, prefix)
+    assert torch.equal(fake.take(KVPolicy(retention), 20, 2, prefix)[0], expected)
+
+
+def test_gamma_zero_keeps_everything_that_was_not_exactly_right():
+    expected, *_ = fake.take(KVPolicy(FullKV()), 20, 2)
+    assert torch.equal(fake.take(KVPolicy(DeCoPrune(gamma=0.)), 20, 2)[0], expected)
+
+
+@pytest.mark.parametrize("sigmas, step", [((1, .9375, .8333, .625, 0), 2), ((1, .95, .9, .83, .75, .64, .5, .3, 0), 2), ((1, .91, .7, 0), 1)])
+def test_the_probe_step_is_chosen_by_its_sigma(sigmas, step):
+    assert DeCoPrune().probe_step_of(Take(9, 0, sigmas, 0)) == step
+    assert DeCoPrune(probe_step=0).probe_step_of(Take(9, 0, sigmas, 0)) == 0
+
+
+def test_a_probe_step_without_news_is_refused():
+    with pytest.raises(ValueError, match="probe_step is 3, and this take has 4 steps, .* at most 2"):
+        DeCoPrune(probe_step=3).check(fake.geometry(), Take(9, 0, SIGMAS, 0))
+
+
+@pytest.mark.parametrize("sigmas", [(1., 0.), (1., .8, 0.)])
+def test_with_one_or_two_steps_each_chunk_is_noised_again_and_the_report_says_so(sigmas):
+    made, trace = script(DeCoPrune(), 10, 2, wrong=[13], sigmas=sigmas)
+    steps = len(sigmas) - 1
+    assert [call for call in made.calls if call[0] == 4] == [(4, round(sigma, 2)) for sigma in sigmas[:-1]] + [(4, .9), (4, 0.)]
+    assert len(made.calls) == 5 * (steps + 1) - 1 + 3          # the first and the last chunk need no probe
+    assert made.histories[4] == [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]
+    assert "noised again" in trace.notes[0]
+
+
+def test_given_chunks_are_probed_and_pruned():
+    made, trace = script(DeCoPrune(reindex="off"), 10, 2, wrong=[13], given=8)
+    assert made.calls[:7] == [(0, 0.), (2, .9), (2, 0.), (4, .9), (4, 0.), (6, .9), (6, 0.)]
+    assert made.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
+    assert trace.notes == []
+
+
+def test_a_probe_leaves_no_trace():
+    """The same given frames with probes (nothing dropped) and without: caches bit-equal after every chunk."""
+    def caches(retention):
+        seen = []
+
+        def keep(session, finished):
+            bank = session.streams["positive"].cache.banks[0]
+            seen.append([t[:, :bank.committed].clone() for t in (*bank.k, *bank.v)] + [bank.position[:bank.committed].clone()])
+
+        out, _, transformer = fake.take(KVPolicy(retention), 10, 2, fake.noise_of(8, seed=9), on_chunk=keep)
+        return seen, out, len(transformer.calls)
+
+    probed, out, calls = caches(DeCoPrune(gamma=-1., reindex="off"))
+    plain, expected, fewer = caches(FullKV())
+    assert calls == fewer + 3 and torch.equal(out, expected)
+    for a, b in zip(probed, plain, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_both_streams_of_guidance_keep_the_same_tokens():
+    seen = []
+
+    def look(session, finished):
+        seen.append([stream.cache.banks[0].frame[:stream.cache.banks[0].length].tolist() for stream in session.streams.values()])
+
+    fake.take(KVPolicy(DeCoPrune(mode="target_keep")), 16, 2, streams=("positive", "negative"), on_chunk=look)
+    assert all(positive == negative for positive, negative in seen) and len(seen[-1][0]) < 16 * T
+
+
+def test_virtual_frames_by_hand():
+    frame = torch.tensor([0, 116, 232, 239])
+    assert virtual_frames(frame, 240, 17, 8).tolist() == [223, 227.5, 232, 239]
+    assert virtual_frames(frame[:1], 17, 17, 8).tolist() == [0]            # a short history is not stretched
+
+
+def test_the_reindex_moves_the_keys_of_a_given_history_once():
+    policy, before, after = DeCoPrune(mode="target_keep", virtual_length=4, reindex_recent=1), {}, {}
+
+    def look(session, finished):
+        bank = session.streams["positive"].cache.banks[0]
+        (before if finished.chunk.end_frame == 12 else after).update(
+            frame=bank.frame[:bank.committed].clone(), position=bank.position[:bank.committed].clone(), k=[k[:, :bank.committed].clone() for k in bank.k])
+
+    fake.take(KVPolicy(policy), 16, 2, fake.noise_of(12, seed=9), on_chunk=look)
+    assert torch.equal(before["position"], before["frame"].double())
+    old = after["frame"] < 12
+    assert torch.equal(after["position"][old], virtual_frames(after["frame"][old], 12, 4, 1))
+    assert torch.equal(after["position"][~old], after["frame"][~old].double())
+    assert after["position"].min() == 8 and old.sum() < 12 * T
+
+
+def test_pruning_then_turning_equals_turning_then_pruning():
+    k, frame = torch.randn(1, 12, 2, 8, generator=torch.Generator().manual_seed(1)), torch.arange(12) * 7
+    shift, rows = virtual_frames(frame, 84, 17, 8) - frame, torch.tensor([0, 3, 4, 11])
+    assert torch.equal(rotate_in_time(k[:, rows], shift[rows], 4, 10000.), rotate_in_time(k, shift, 4, 10000.)[:, rows])
+
+
+def test_a_periodic_reindex_keeps_every_distance_short():
+    furthest = []
+
+    def look(session):
+        bank = session.streams["positive"].cache.banks[0]
+        furthest.append(float(session.chunk.end_frame - bank.position[:bank.committed].min()))
+
+    script(DeCoPrune(reindex="periodic", virtual_length=10, reindex_recent=4), 60, 2, wrong=tokens(*range(60)), on_chunk=look)
+    assert max(furthest) <= 10 + 4 + 4 < 60
+
+
+@pytest.mark.parametrize("wrong, message", [(dict(mode="x"), "mode is 'x'"), (dict(score="x"), "score is 'x'"), (dict(dense_chunks=0), "dense_chunks is 0"),
+                                            (dict(virtual_length=8), "reindex_recent is 8 and virtual_length 8")])
+def test_parameters_that_cannot_work_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        DeCoPrune(**wrong)
+
+
+def test_stats_tell_scores_and_the_memory_map():
+    _, trace = script(DeCoPrune(), 12, 2, wrong=[13, 17])
+    assert sum(trace.scores["counts"]) == 4 * 12                # the sink and the last chunk are not scored
+    kept = trace.memory_maps[0]
+    assert kept.shape == (12, 2, 3)
+    assert kept[2].flatten().tolist() == [0, 1, 0, 0, 0, 1] and kept[3].sum() == 0 and kept[[0, 1, 6, 7, 8, 9, 10, 11]].min() == 1

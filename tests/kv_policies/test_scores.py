@@ -1,0 +1,55 @@
+"""Token scores, by hand: 2x2 patches of two channels."""
+import math
+
+import pytest
+import torch
+from keepsake.kv_policies.scores import ScoreHistogram, keep_some_of_each_block, token_scores
+
+
+def latents(*frames):
+    """`[1, 2, F, H, W]` with both channels the same."""
+    return torch.tensor(frames, dtype=torch.float32)[None, None].expand(1, 2, -1, -1, -1)
+
+
+def test_mse_is_a_mean_over_a_patch_and_its_channels_in_token_order():
+    predicted = latents([[1, 0, 0, 0], [0, 0, 0, 2]], [[0, 0, 3, 3], [0, 0, 3, 3]])
+    assert token_scores("mse", predicted, torch.zeros_like(predicted), (1, 2)).tolist() == [.25, 1, 0, 9]
+
+
+def test_a_token_at_an_odd_edge_is_as_much_as_there_is():
+    predicted = latents([[0, 0, 1], [0, 0, 3], [2, 0, 2]])
+    assert token_scores("mse", predicted, torch.zeros_like(predicted), (2, 2)).tolist() == [0, 5, 2, 4]
+
+
+def test_energies_and_cosine():
+    final, predicted = latents([[2, 2, 1, 1], [2, 2, 1, 1]]), latents([[1, 1, -1, -1], [1, 1, -1, -1]])
+    assert token_scores("mse / token energy", predicted, final, (1, 2)).tolist() == [.25, 4]
+    assert token_scores("mse / chunk energy", predicted, final, (1, 2)).tolist() == pytest.approx([1 / 2.5, 4 / 2.5])
+    assert token_scores("cosine distance", predicted, final, (1, 2)).tolist() == pytest.approx([0, 2])
+
+
+def test_scores_are_fp32_for_half_precision_latents():
+    big = latents([[300., 300.], [300., 300.]]).half()
+    assert token_scores("mse", big, -big, (1, 1)).tolist() == [360000.]
+
+
+def test_each_block_keeps_its_best_tokens_also_at_a_ragged_edge():
+    scores = torch.tensor([[.1, .2, .3, .4, .9],
+                           [.5, .0, .0, .0, .8]])
+    none = torch.zeros(10, dtype=torch.bool)
+    kept = keep_some_of_each_block(none, scores.flatten(), (2, 5), least=1, threshold=0)
+    assert kept.nonzero()[:, 0].tolist() == [4, 5]
+    assert keep_some_of_each_block(none, scores.flatten(), (2, 5), least=2, threshold=0).nonzero()[:, 0].tolist() == [3, 4, 5, 9]
+    assert keep_some_of_each_block(none, scores.flatten(), (2, 5), least=1, threshold=.6).nonzero()[:, 0].tolist() == [4]
+    assert keep_some_of_each_block(~none, scores.flatten(), (2, 5), least=1, threshold=.6).all()
+
+
+def test_the_histogram_counts_every_score_once():
+    histogram = ScoreHistogram("mse", .1)
+    histogram.add(torch.tensor([0., .1, .11, 5., 1e9, math.nan]))
+    histogram.add(torch.tensor([.1]))
+    told = histogram.to_dict()
+    assert sum(told["counts"]) == 7 and len(told["counts"]) == len(told["edges"]) + 1
+    at = told["edges"].index(.1)
+    assert sum(told["counts"][:at + 1]) == 3                      # .1 itself lies below: the rule is strict
+    assert told["counts"][-1] == 2
