@@ -191,8 +191,8 @@ def _ground(canvas, district, columns):
         canvas.box(x + 3, y + 5, x + 10, y + 6, (.88, .84, .60))
 
 
-def draw(seed: int, columns: int, time: str, district: str) -> Tensor:
-    """The world's picture, `[3, 64, 8 * columns]` in 0..1."""
+def _paint(seed: int, columns: int, time: str, district: str) -> tuple[_Canvas, list[tuple[int, int]]]:
+    """A painted canvas, and the first and last column of each landmark on it."""
     rng = np.random.default_rng(seed)
     light = TIMES[time]
     canvas = _Canvas(columns + 6, light)        # the last house may hang over the end
@@ -204,17 +204,29 @@ def draw(seed: int, columns: int, time: str, district: str) -> Tensor:
             elif row < 2 and dice < light.clouds and column + 3 < columns:
                 canvas.shape(x, y, x + 24, y + 8, lambda u, v: (u * u + (v - .4) ** 2 < .7) & (v < .6), (.97, .96, .95), True)
     _ground(canvas, district, columns)
-    column, since = -int(rng.integers(3)), int(rng.integers(12))
+    column, since, found = -int(rng.integers(3)), int(rng.integers(12)), []
     while column < columns:
         if since > 9 and column >= 0 and rng.random() < .5:
-            column += LANDMARKS[rng.integers(len(LANDMARKS))](canvas, column * CELL, (ROWS - 1) * CELL, rng)
-            since = 0
+            wide = LANDMARKS[rng.integers(len(LANDMARKS))](canvas, column * CELL, (ROWS - 1) * CELL, rng)
+            found.append((column, column + wide - 1))
+            column, since = column + wide, 0
         elif rng.random() < .18:
             column, since = column + 1, since + 1
         else:
             wide = _house(canvas, rng, column, district) if column >= 0 else 1
             column, since = column + wide, since + wide
+    return canvas, found
+
+
+def draw(seed: int, columns: int, time: str, district: str) -> Tensor:
+    """The world's picture, `[3, 64, 8 * columns]` in 0..1."""
+    canvas, _ = _paint(seed, columns, time, district)
     return torch.from_numpy(canvas.finish()[:, :columns * CELL].transpose(2, 0, 1).copy()).float()
+
+
+def landmarks(seed: int, columns: int, time: str, district: str) -> list[tuple[int, int]]:
+    """First and last column of each landmark in that picture; the last one may hang over its end."""
+    return _paint(seed, columns, time, district)[1]
 
 
 def prompt(time: str, district: str) -> str:

@@ -10,12 +10,12 @@ from keepsake.host.sampling import ARVideoSampler
 from keepsake.kv_policies import KVPolicy
 
 
-def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16):
+def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, ffn_dim=96):
     """A state dict of a Wan T2V model with random weights, and the metadata that describes it to the host's loader."""
     import comfy.ops
     from comfy.ldm.wan.model import WanModel
 
-    config = dict(in_dim=in_dim, dim=dim, ffn_dim=96, freq_dim=64, text_dim=24, out_dim=16, num_heads=heads, num_layers=layers)
+    config = dict(in_dim=in_dim, dim=dim, ffn_dim=ffn_dim, freq_dim=64, text_dim=24, out_dim=16, num_heads=heads, num_layers=layers)
     model = WanModel(operations=comfy.ops.disable_weight_init, dtype=torch.float32, device="cpu", **config)
     generator = torch.Generator().manual_seed(seed)
     state = {}

@@ -69,14 +69,15 @@ def _plot_scores(axes, scores: dict | None):
     axes.set(title=f"scores of the tokens ({scores['score']})", xlabel="score", ylabel="tokens", xscale="log")
 
 
-def plot_heads(shares: Tensor, static_share: float) -> Tensor:
-    """Attention shares `[L, H]` on the latest frames as an IMAGE; static heads are framed."""
-    figure = _figure(2.5 + .25 * shares.shape[1], 1.5 + .25 * shares.shape[0])
+def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tensor:
+    """One value per head `[L, H]` as an IMAGE; `static` `[L - 1, H]` marks heads from layer 1 on."""
+    figure = _figure(2.5 + .25 * values.shape[1], 1.5 + .25 * values.shape[0])
     axes = figure.subplots()
-    shown = axes.imshow(shares, vmin=0, vmax=1, cmap="viridis")
-    layers, heads = (shares[1:] >= static_share).nonzero(as_tuple=True)
-    axes.scatter(heads, layers + 1, marker="s", s=60, facecolors="none", edgecolors="red", label="static")
-    axes.set(xlabel="head", ylabel="layer", title="attention on the latest frames")
+    shown = axes.imshow(values, vmin=0, cmap="viridis")
+    if static is not None:
+        layers, heads = static.nonzero(as_tuple=True)
+        axes.scatter(heads, layers + 1, marker="s", s=60, facecolors="none", edgecolors="red", label="static")
+    axes.set(xlabel="head", ylabel="layer", title=title)
     figure.colorbar(shown, ax=axes)
     return _image(figure)
 

@@ -104,6 +104,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
         take = Take(shape[2], given, tuple(steps), seed)
         policy.retention.check(geometry, take)
+        policy.selection.check(geometry, take)
         check_conditioning(guider, model, self.control, shape, profile)
         return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
                     assumed.temporal_compression, notes)

@@ -1,4 +1,6 @@
 """One take from a node's inputs: noise, sigmas, guider, progress, through the host's own sampling call."""
+from collections.abc import Callable
+
 import comfy.model_management
 import comfy.sample
 import comfy.samplers
@@ -15,9 +17,13 @@ from .sampling import ARVideoSampler
 EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")     # the host's; they mean nothing on a made take
 
 
-def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int, chunk_frames: int,
-                policy: KVPolicy | None, prefix: dict | None, control: Tensor | None, sigmas: Tensor | None) -> tuple[dict, KVStats]:
-    """Sample a whole take; `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile."""
+def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int = 0, chunk_frames: int = 0,
+                policy: KVPolicy | None = None, prefix: dict | None = None, control: Tensor | None = None, sigmas: Tensor | None = None,
+                callback: Callable | None = None) -> tuple[dict, KVStats]:
+    """Sample a whole take; `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile.
+
+    `callback` is the host's; None: its own, with progress and previews.
+    """
     model = patch(model)
     profile = profile_of(model.model_options) or ARProfile()
     if sigmas is None:
@@ -34,7 +40,7 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     guider.inner_set_conds({"positive": positive} if negative is None else {"positive": positive, "negative": negative})
     guider.set_cfg(cfg)
     taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
-                          denoise_mask=latent.get("noise_mask"), callback=latent_preview.prepare_callback(model, len(sigmas) - 1),
+                          denoise_mask=latent.get("noise_mask"), callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
                           disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)
     kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
     return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]

@@ -19,8 +19,10 @@ from .cache import Bank, KVCache
 from .clean_pass import CleanPass
 from .decoprune import DeCoPrune
 from .decoprune_hs import DeCoPruneHS
+from .directed_forcing import DirectedForcing
 from .full import FullKV
 from .head_map import HeadMap
+from .head_table import HeadTable
 from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow

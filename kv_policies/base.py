@@ -129,12 +129,18 @@ class Retention(ABC):
     @abstractmethod
     def start(self, geometry: Geometry, take: Take) -> RetentionRun: ...
 
+    def window(self, take: Take) -> int | None:
+        """Latent frames in reach, the chunk in work included, from which on older ones must leave; None when there is no such number."""
+        return None
+
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
 
 
 class SelectionRun:
     """The reading of one stream during one run. By default every query reads every row of its bank."""
+
+    notes: tuple[str, ...] = ()      # what a user should know about this run
 
     def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
         """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
@@ -145,7 +151,10 @@ class Selection(ABC):
     """Slot 2: what each query reads of what stayed."""
 
     @abstractmethod
-    def start(self, geometry: Geometry) -> SelectionRun: ...
+    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun: ...
+
+    def check(self, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
 
 
 class Schedule(ABC):
@@ -168,7 +177,7 @@ class Storage:
 class ReadAll(Selection):
     """Every query reads every row of its bank."""
 
-    def start(self, geometry: Geometry) -> SelectionRun:
+    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
         return SelectionRun()
 
 

@@ -39,6 +39,9 @@ class SinkWindow(Retention):
         frames = min(take.total_frames, self.window_frames)
         return [BankPlan(frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0)]
 
+    def window(self, take: Take) -> int | None:
+        return self.window_frames
+
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return SinkWindowRun(self)
 

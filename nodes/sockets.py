@@ -6,6 +6,7 @@ KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
 KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
 ControlSocket = io.Custom("KEEPSAKE_CONTROL")
 HeadMapSocket = io.Custom("KEEPSAKE_HEAD_MAP")
+HeadTableSocket = io.Custom("KEEPSAKE_HEAD_TABLE")
 
 
 def policy_input():

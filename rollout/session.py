@@ -12,7 +12,7 @@ class Stream:
 
     def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
         self.retention = policy.retention.start(geometry, take)
-        self.selection = policy.selection.start(geometry)
+        self.selection = policy.selection.start(geometry, take, policy.retention)
         self.cache = KVCache(geometry, policy.retention.banks(geometry, take), policy.storage, dtype, device)
         self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
         self.forwards = 0

@@ -149,7 +149,7 @@ class Trace:
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
         streams = list(session.streams.values())
-        self.notes += [note for note in streams[0].retention.notes if note not in self.notes]
+        self.notes += [note for note in (*streams[0].retention.notes, *streams[0].selection.notes) if note not in self.notes]
         if streams[0].retention.histogram is not None:
             told = streams[0].retention.histogram.to_dict()
             before = self.scores["counts"] if self.scores else [0] * len(told["counts"])

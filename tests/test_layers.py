@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLAIN = {"__future__", "abc", "collections", "contextlib", "dataclasses", "json", "math", "pathlib", "re", "time", "typing"}
+PLAIN = {"__future__", "abc", "collections", "contextlib", "dataclasses", "functools", "json", "math", "pathlib", "re", "time", "typing"}
 MAY_IMPORT = {                       # room: (other rooms, packages)
-    "kv_policies": (set(), {"torch"}),
+    "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
     "rollout": ({"kv_policies"}, {"torch"}),
-    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "matplotlib", "comfy", "comfy_api", "comfy_extras", "latent_preview", "folder_paths", "logging", "os"}),
+    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "matplotlib", "comfy", "comfy_api", "comfy_extras", "latent_preview", "folder_paths", "hashlib", "logging", "os"}),
     "demo": ({"host"}, {"torch", "numpy", "comfy", "argparse", "copy", "os", "sys", "safetensors", "pack", "keepsake"}),      # train.py is a command
-    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "folder_paths"}),
+    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "folder_paths", "torch"}),
 }
 
 

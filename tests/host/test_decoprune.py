@@ -8,7 +8,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from keepsake.host.head_maps import load_head_map, profile_heads, save_head_map  # noqa: E402
+from keepsake.host.heads import MAPS, load_head_map, profile_heads, save_json  # noqa: E402
 from keepsake.host.plots import light_kept_tokens, plot_stats  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
 
@@ -75,11 +75,11 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
     model = patch(tiny.tiny_model())
     head_map, shares = profile_heads(model, tiny.prompt(1), {"samples": torch.zeros(2, 16, 14, 6, 10)}, seed=3, static_share=.4, prefix=None, control=None)
     assert shares.shape == (3, 4) and 0 < shares.min() <= shares.max() < 1
-    path = save_head_map(head_map, "tiny")
+    path = save_json(MAPS, "tiny", head_map.to_json())
     assert load_head_map("tiny_00001_.json") == head_map and path.endswith("tiny_00001_.json")
-    assert "demo_world_heads.json" in folder_paths.get_filename_list("kv_head_maps")
+    assert "demo_world.json" in folder_paths.get_filename_list("kv_head_maps")
     with pytest.raises(Exception, match="outside the output folder"):
-        save_head_map(head_map, "../../../escape")
+        save_json(MAPS, "../../../escape", "{}")
     some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
     out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
     assert torch.isfinite(out).all() and len(stats.chunks[-1].bank_tokens) == 2
