@@ -65,6 +65,7 @@ HEADS = ROOT / "demo" / "heads" / "kv_head_maps" / "demo_world.json"
 POLICIES = {"full": FullKV(), "full_reindexed": DeCoPrune(gamma=-1.0), "sink_window": SinkWindow(3, 21), "decoprune": DeCoPrune(gamma=args.gamma),
             **({"decoprune_hs": DeCoPruneHS(gamma=args.gamma, head_map=HeadMap.from_json(HEADS.read_text(), HEADS.name))} if HEADS.exists() else {}),
             "random": RandomPrune(gamma=args.gamma), "reverse": ReversePrune(gamma=args.gamma), "temp_diff": TempDiffPrune(gamma=args.gamma)}
+QUICK = "full", "sink_window", "decoprune", "random"
 
 
 class Job(NamedTuple):
@@ -182,7 +183,8 @@ def main():
         raise SystemExit(f"--policy got {', '.join(unknown)}. Use some of: {', '.join(POLICIES)}.")
     if not HEADS.exists():
         print(f"decoprune_hs is left out: {HEADS.name} does not exist yet.")
-    cases = [(mode, name) for mode in args.mode for name in args.policy or POLICIES if mode == "prefix" or name != "full_reindexed"]
+    names = args.policy or (QUICK if args.quick else POLICIES)
+    cases = [(mode, name) for mode in args.mode for name in names if mode == "prefix" or name != "full_reindexed"]
     jobs = {case: [Job(*case, pair, seed, args.context, args.new, args.steps or STEPS[case[0]])
                    for pair in range(args.episodes // 2) for seed in range(args.seeds)] for case in cases}
     out = Path(args.out)

@@ -93,8 +93,9 @@ def work(dim: int, ffn_dim: int, history: float) -> tuple[float, float]:
 def continuation() -> list[dict]:
     context, new, pairs = (48, 6, 1) if args.quick else (240, 6, 3)
     tokens, chunks = context * FRAME_TOKENS, context // CHUNK
-    ffn_dim = round((tokens / LINEAR_TO_ATTENTION - 3 * DIM))
+    ffn_dim = round(tokens / LINEAR_TO_ATTENTION - 3 * DIM)
     model = tiny.tiny_model(weights=torch.bfloat16, dim=DIM, heads=1, layers=1, ffn_dim=ffn_dim)
+    model.set_model_compute_dtype(torch.bfloat16)        # the host computes in fp32 on a CPU, where linear layers are half as fast
     noise, prefix = tiny.noise_of(context + new, HEIGHT, WIDTH), tiny.noise_of(context, HEIGHT, WIDTH, seed=4)
     whole = DeCoPrune.sink_chunks + DeCoPrune.dense_chunks
     keep = max(0., ((1 - PRUNE_RATIO) * chunks - whole) / (chunks - whole))

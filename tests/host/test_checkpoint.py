@@ -11,6 +11,7 @@ if not os.environ.get("COMFYUI_PATH"):
 import tiny  # noqa: E402
 from keepsake.host.checkpoint import load_ar_model  # noqa: E402
 from keepsake.host.profiles import PROFILE, PROFILES, ARProfile, profile_of, with_profile  # noqa: E402
+from keepsake.kv_policies import Geometry, Take  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 
@@ -61,4 +62,5 @@ def test_a_profile_does_not_change_the_model_it_was_given_for():
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_every_profile_survives_its_json_and_holds_a_chunk(profile):
     assert ARProfile.from_json(profile.to_json()) == profile
-    profile.policy().retention.check(profile.chunk_frames)
+    geometry = Geometry(layers=1, heads=1, head_dim=4, grid=(1, 1), chunk_frames=profile.chunk_frames, temporal_channels=2)
+    profile.policy().retention.check(geometry, Take(81, 0, (1., 0.), 0))
