@@ -4,7 +4,20 @@ import math
 
 import pytest
 import torch
-from keepsake.kv_policies import Bank, BankPlan, Chunk, DeCoPrune, DirectedForcing, FullKV, Geometry, HeadTable, KVPolicy, SinkWindow, Storage, Take
+from keepsake.kv_policies import (
+    Bank,
+    BankPlan,
+    Chunk,
+    DeCoPrune,
+    DirectedForcing,
+    FullKV,
+    Geometry,
+    HeadTable,
+    KVPolicy,
+    SinkWindow,
+    Storage,
+    Take,
+)
 from keepsake.kv_policies.directed_forcing import choose_frames, z_score
 from keepsake.kv_policies.masked_head import MaskedHead
 
