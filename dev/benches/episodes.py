@@ -95,6 +95,11 @@ def errors(again: Tensor, truth: Tensor, stranger: Tensor, places: list[int], la
     return {"revisit": both(Tensor.mean), "reappear": both(lambda square: torch.stack([square[i, :, columns].mean() for i, columns in crops]).mean())}
 
 
+def motion(frames: Tensor) -> float:
+    """Mean absolute change from one frame `[N, 64, 128, 3]` to the next; 0 for a single one."""
+    return float((frames[1:] - frames[:-1]).abs().mean()) if len(frames) > 1 else 0.
+
+
 def recall_of(sums: Tensor) -> Tensor:
     """1 - error against the truth / error against the stranger, `[...]`; `sums` `[..., episodes, 2]`."""
     same, other = sums.sum(-2).unbind(-1)

@@ -1,0 +1,26 @@
+"""A context that costs nothing: given chunks whose keys and values are random numbers under the right token names."""
+from dataclasses import dataclass
+
+import torch
+from keepsake.kv_policies import CleanPass
+from keepsake.rollout.loop import Model
+
+
+@dataclass(frozen=True)
+class FilledContext(CleanPass):
+    """The clean-pass loop, in which a given chunk's forwards are left out and its probe predicts nothing."""
+
+    def take(self, rollout):
+        real, session = rollout._model, rollout._session
+
+        def write(x, sigma):
+            if not session.chunk.given or not session.streams:      # the first forward makes the streams
+                return real.write(x, sigma)
+            for stream in session.streams.values():
+                stream.forwards += 1
+                for bank in stream.cache.banks:
+                    for layer, k in enumerate(bank.k):
+                        bank.write(layer, *torch.randn(2, 1, bank.length - bank.committed, *k.shape[2:]).to(k))
+
+        rollout._model = Model(lambda x, sigma: x if session.chunk.given else real.predict(x, sigma), write, real.noise)
+        yield from super().take(rollout)
