@@ -24,7 +24,7 @@ class SelfAttentionPatch:
         def dense(q, k, v):
             return optimized_attention(q.flatten(2), k.flatten(2), v.flatten(2), heads=q.shape[2], transformer_options=transformer_options)
 
-        out = run.session.attend(run.streams, self.layer, q, k, a.v(x).view(shape), dense)
+        out = run.session.attend(run.forward, run.streams, self.layer, q, k, a.v(x).view(shape), dense)
         for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
             out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
         return a.o(out)

@@ -4,7 +4,7 @@ from comfy.ldm.wan.ar_model import CausalWanModel
 from comfy.ldm.wan.model import WanModel
 from torch import Tensor
 
-from ..kv_policies import Geometry
+from ..kv_policies import Chunk, Geometry
 
 TESTED_HOSTS = "0.24, 0.27 and 0.30"
 BACKBONES = (WanModel, CausalWanModel)       # the Wan classes whose tokens are the video's and nothing else
@@ -35,11 +35,15 @@ def read_geometry(backbone, latent_height: int, latent_width: int, chunk_frames:
                     temporal_channels=backbone.rope_embedder.axes_dim[0], rope_theta=float(backbone.rope_embedder.theta))
 
 
-def rotation(backbone, start_frame: int, frames: int, latent_height: int, latent_width: int, device: torch.device,
-             transformer_options: dict) -> Tensor:
+def rotation(backbone, chunk: Chunk, latent_height: int, latent_width: int, device: torch.device, transformer_options: dict) -> Tensor:
     """The host's RoPE table for a chunk. Positions in fp32: in bf16, frames merge from the 257th on."""
-    return backbone.rope_encode(frames, latent_height, latent_width, t_start=start_frame, device=device, dtype=torch.float32,
-                                transformer_options=transformer_options)
+    def table(start: int, frames: int) -> Tensor:
+        return backbone.rope_encode(frames, latent_height, latent_width, t_start=start, device=device, dtype=torch.float32,
+                                    transformer_options=transformer_options)
+
+    if chunk.stride == 1:
+        return table(chunk.start_frame, chunk.frames)
+    return torch.cat([table(frame, 1) for frame in chunk.numbers], 1)
 
 
 def control_channels(model) -> int:

@@ -10,7 +10,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..kv_policies import Chunk, Geometry, KVPolicy, Take
+from ..kv_policies import Chunk, Forward, Geometry, KVPolicy, Take
 from ..rollout.loop import Model, Rollout, plan_chunks, run
 from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
@@ -18,6 +18,9 @@ from .attention import RUN, is_patched
 from .backbone import read_geometry, require_wan, rotation
 from .conditioning import active_conditionings, check_conditioning, conditioning_of_item
 from .profiles import ARProfile, profile_of
+
+
+FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Plan:
 
     def cache_bytes(self, element_size: int) -> int:
         """Bytes of keys and values that are allocated at first, over all streams."""
-        banks = self.policy.retention.banks(self.geometry, self.take)
-        return self.streams * sum(bank.nbytes(self.geometry, element_size) for bank in banks)
+        memories = self.policy.schedule.memories(self.policy.retention, self.geometry, self.take)
+        return self.streams * sum(bank.nbytes(self.geometry, element_size) for banks in memories.values() for bank in banks)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class ForwardContext:
     """What the attention patch needs to know of one model call."""
 
     session: Session
+    forward: Forward
     streams: list                    # conditioning id of each batch row
     rotation: Tensor
     text_is_constant: bool
@@ -105,6 +109,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         take = Take(shape[2], given, tuple(steps), seed)
         policy.retention.check(geometry, take)
         policy.selection.check(geometry, take)
+        policy.schedule.check(policy, geometry, take)
         check_conditioning(guider, model, self.control, shape, profile)
         return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
                     assumed.temporal_compression, notes)
@@ -139,7 +144,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        trace, progress = Trace(), Progress(callback, len(x) * sum(1 if chunk.given else plan.take.steps for chunk in plan.chunks))
+        trace, progress = Trace(), Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
         output, conds = torch.empty_like(x), model_wrap.conds
         try:
             for item in range(len(x)):
@@ -184,13 +189,13 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int) -
     options = take_options(guider, extra_args["model_options"], session)
     seed = extra_args.get("seed") or 0
 
-    def predict(x, sigma):
-        return guider(x, sigma * x.new_ones(1), model_options=options, seed=extra_args.get("seed"))
+    def predict(forward, x, sigma):
+        return guider(x, sigma * x.new_ones(1), model_options=carrying(options, forward), seed=extra_args.get("seed"))
 
-    def write(x, sigma):
+    def write(forward, x, sigma):
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
                  for group in active_conditionings(guider)]       # every stream, also one that is off at this sigma
-        comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), options)
+        comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
 
     def fresh_noise(number, step, like):
         # The host's AR sampler seeds the global generator so; ours gives the same numbers and leaves the global one alone.
@@ -202,6 +207,11 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int) -
     return Model(predict, write, fresh_noise)
 
 
+def carrying(model_options: dict, forward: Forward) -> dict:
+    """Model options for one call."""
+    return {**model_options, "transformer_options": {**model_options["transformer_options"], FORWARD: forward}}
+
+
 def take_options(guider, model_options: dict, session: Session) -> dict:
     """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
     options = comfy.model_patcher.create_model_options_clone(model_options)
@@ -209,20 +219,21 @@ def take_options(guider, model_options: dict, session: Session) -> dict:
     text_is_constant = not any("hooks" in cond for group in guider.conds.values() for cond in group)
     table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work
 
-    def cut(value):
+    def cut(value, chunk: Chunk):
         """The chunk's share of an input that has a frame for every latent frame of the take."""
         if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.take.total_frames:
-            return value[:, :, session.chunk.start_frame:session.chunk.end_frame]
+            return value[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
         return value
 
     def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options={}, **kwargs):
-        chunk = session.chunk
+        forward = transformer_options[FORWARD]
+        chunk = forward.chunk
         if chunk not in table:
             table.clear()
-            table[chunk] = rotation(backbone, chunk.start_frame, chunk.frames, *x.shape[3:], x.device, transformer_options)
-        context = ForwardContext(session, transformer_options["uuids"], table[chunk], text_is_constant)
-        return executor(x, t, cut(c_concat), c_crossattn, control, {**transformer_options, RUN: context},
-                        **{name: cut(value) for name, value in kwargs.items()})
+            table[chunk] = rotation(backbone, chunk, *x.shape[3:], x.device, transformer_options)
+        context = ForwardContext(session, forward, transformer_options["uuids"], table[chunk], text_is_constant)
+        return executor(x, t, cut(c_concat, chunk), c_crossattn, control, {**transformer_options, RUN: context},
+                        **{name: cut(value, chunk) for name, value in kwargs.items()})
 
     def diffusion_model(executor, x, timestep, *args, **kwargs):
         # One time step per frame, as the host's AR path computes them: the same numbers to the last bit.

@@ -1,8 +1,10 @@
 """What to keep of the past: KV cache, token index, RoPE moves, and one file per method. Needs torch and nothing else."""
 from .base import (
+    HISTORY,
     Attention,
     BankPlan,
     Chunk,
+    Forward,
     Geometry,
     KVPolicy,
     Probe,
@@ -20,9 +22,11 @@ from .clean_pass import CleanPass
 from .decoprune import DeCoPrune
 from .decoprune_hs import DeCoPruneHS
 from .directed_forcing import DirectedForcing
+from .flash_forward import FlashForward
 from .full import FullKV
 from .head_map import HeadMap
 from .head_table import HeadTable
+from .hierarchical import Hierarchical
 from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow

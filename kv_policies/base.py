@@ -45,10 +45,15 @@ class Chunk:
     start_frame: int
     frames: int
     given: bool = False              # part of the prefix: observed, not generated
+    stride: int = 1                  # latent frames from one to the next; anchors lie apart
+
+    @property
+    def numbers(self) -> range:
+        return range(self.start_frame, self.end_frame, self.stride)
 
     @property
     def end_frame(self) -> int:
-        return self.start_frame + self.frames
+        return self.start_frame + (self.frames - 1) * self.stride + 1
 
 
 @dataclass(frozen=True)
@@ -157,8 +162,32 @@ class Selection(ABC):
         """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
 
 
+HISTORY = "history"              # the memory that a retention looks after
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One model call: what it works on, the memory that its keys and values go into and that it reads, and what it reads besides."""
+
+    chunk: Chunk
+    step: int
+    memory: str = HISTORY
+    reads: tuple[tuple[str, int, int], ...] = ()     # other memories, from a first to a last latent frame
+
+
 class Schedule(ABC):
     """Slot 3: in which order forwards run, and with that how history gets into the cache."""
+
+    def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
+        """The caches of a stream, by name."""
+        return {HISTORY: retention.banks(geometry, take)}
+
+    def reports(self, chunks: list[Chunk], steps: int) -> int:
+        """How often a take calls `on_step`: what a progress bar counts to."""
+        return sum(1 if chunk.given else steps for chunk in chunks)
+
+    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when this order cannot work with the other slots, this model or take."""
 
     @abstractmethod
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:

@@ -36,7 +36,7 @@ class Bank:
         if end > self.capacity:
             self._grow(min(self.most, max(end, self.capacity * 3 // 2)))
         rows = slice(self.length, end)
-        frame = torch.arange(chunk.start_frame, chunk.end_frame).repeat_interleave(tokens)
+        frame = torch.tensor(chunk.numbers).repeat_interleave(tokens)
         self.frame[rows], self.position[rows] = frame, frame.double()
         self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
         self.length = end
@@ -67,6 +67,15 @@ class Bank:
 
     def commit(self):
         self.committed = self.length
+
+    def discard(self):
+        """Give up the rows of the chunk in work."""
+        self.length = self.committed
+
+    def rows_of(self, first: int, last: int) -> slice:
+        """Where the history rows of the latent frames `first` to `last` lie; frames ascend."""
+        bounds = torch.tensor([first, last + 1])
+        return slice(*torch.searchsorted(self.frame[:self.committed].contiguous(), bounds).tolist())
 
     def keep(self, rows: Tensor):
         """Gather the given live rows (long, ascending) to the front, in all layers; the rest is gone."""
@@ -141,6 +150,10 @@ class KVCache:
     def commit(self):
         for bank in self.banks:
             bank.commit()
+
+    def discard(self):
+        for bank in self.banks:
+            bank.discard()
 
     def history_tokens(self) -> int:
         """Kept history rows, summed over layers and heads."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..kv_policies import Chunk
+from ..kv_policies import HISTORY, Chunk, Forward
 from .session import Session
 from .stats import Trace
 
@@ -29,8 +29,8 @@ class FinishedChunk(NamedTuple):
 class Model:
     """The three calls that a rollout makes; latents `[1, C, F, 2h, 2w]`, sigma a 0-dim tensor."""
 
-    predict: Callable[[Tensor, Tensor], Tensor]        # x, sigma -> x0 after guidance
-    write: Callable[[Tensor, float], None]             # x, sigma: run every stream once, for the cache alone
+    predict: Callable[[Forward, Tensor, Tensor], Tensor]     # x, sigma -> x0 after guidance
+    write: Callable[[Forward, Tensor, float], None]    # x, sigma: run every stream once, for the cache alone
     noise: Callable[[int, int, Tensor], Tensor]        # number of the generated chunk, step, like -> fresh noise
 
 
@@ -44,37 +44,54 @@ class Rollout:
                  trace: Trace, on_step: Callable[[Chunk, int, Tensor, Tensor], None]):
         """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given chunks' latents."""
         self.chunks, self.steps = chunks, len(sigmas) - 1
-        self._sigmas, self._last_is_zero = sigmas, [float(s) == 0 for s in sigmas.tolist()]
+        self._sigmas, self.sigmas = sigmas, sigmas.tolist()
         self._noise, self._prefix, self._model = noise, prefix, model
         self._session, self._trace, self._on_step = session, trace, on_step
         self._given_chunks = sum(chunk.given for chunk in chunks)
 
-    def begin(self, chunk: Chunk):
+    def begin(self, chunk: Chunk, memory: str = HISTORY):
         with self._trace.phase("policy"):
-            self._session.begin(chunk)
+            self._session.begin(chunk, memory)
 
-    def given(self, chunk: Chunk) -> Tensor:
-        return self._prefix[:, :, chunk.start_frame:chunk.end_frame]
-
-    def noise(self, chunk: Chunk) -> Tensor:
-        return self._noise[:, :, chunk.start_frame:chunk.end_frame]
-
-    def denoise(self, chunk: Chunk, step: int, x: Tensor) -> Tensor:
-        """One step: the prediction x0 of the noisy chunk `x`."""
-        self._session.step = step
-        with self._trace.phase("denoise"):
-            x0 = self._model.predict(x, self._sigmas[step])
-        if step == 0:
-            self._trace.measure(self._session, chunk)
+    def forget(self, memory: str, before_frame: int):
+        """Drop what a memory holds of earlier latent frames."""
         with self._trace.phase("policy"):
             for stream in self._session.streams.values():
-                stream.retention.after_step(chunk, step, x0)
+                for bank in stream.caches[memory].banks:
+                    bank.keep((bank.frame[:bank.length] >= before_frame).nonzero()[:, 0])
+
+    def commit(self, memory: str):
+        """What the last forward wrote is history from then on."""
+        self._session.commit({}, memory)
+
+    def discard(self, memory: str):
+        """What the last forward wrote is not to be read again."""
+        for stream in self._session.streams.values():
+            stream.caches[memory].discard()
+        del self._session.open[memory]
+
+    def given(self, chunk: Chunk) -> Tensor:
+        return self._prefix[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
+
+    def noise(self, chunk: Chunk) -> Tensor:
+        return self._noise[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
+
+    def denoise(self, chunk: Chunk, step: int, x: Tensor, memory: str = HISTORY, reads: tuple = ()) -> Tensor:
+        """One step: the prediction x0 of the noisy chunk `x`."""
+        forward = Forward(chunk, step, memory, reads)
+        with self._trace.phase("denoise"):
+            x0 = self._model.predict(forward, x, self._sigmas[step])
+        self._trace.measure(self._session, forward)
+        if memory == HISTORY:
+            with self._trace.phase("policy"):
+                for stream in self._session.streams.values():
+                    stream.retention.after_step(chunk, step, x0)
         self._on_step(chunk, step, x0, x)
         return x0
 
     def renoise(self, chunk: Chunk, step: int, x0: Tensor) -> Tensor:
         """The next step's noisy chunk; x0 itself after the last one."""
-        if self._last_is_zero[step + 1]:
+        if self.sigmas[step + 1] == 0:
             return x0
         sigma = self._sigmas[step + 1]
         return (1.0 - sigma) * x0 + sigma * self._model.noise(chunk.index - self._given_chunks, step, x0)
@@ -85,18 +102,23 @@ class Rollout:
         self._probe(chunk, x0)
         with self._trace.phase("policy"):
             for stream in streams:
-                stream.retention.before_clean(stream.cache, chunk)
-        if chunk.given:
-            self._trace.measure(self._session, chunk)
-        forwards = self._session.forward_counts()
-        with self._trace.phase("clean"):
-            self._model.write(x0, sigma)
-        self._session.commit(forwards)
+                stream.retention.before_clean(stream.caches[HISTORY], chunk)
+        self.write(chunk, x0, sigma)
         with self._trace.phase("policy"):
             for stream in streams:
-                stream.retention.after_clean(stream.cache, chunk, x0)
+                stream.retention.after_clean(stream.caches[HISTORY], chunk, x0)
         if chunk.given:
             self._on_step(chunk, 0, x0, x0)
+
+    def write(self, chunk: Chunk, x: Tensor, sigma: float, memory: str = HISTORY, reads: tuple = ()):
+        """A forward for the memory alone; what it wrote is history from then on."""
+        forward = Forward(chunk, self.steps, memory, reads)
+        if chunk.given:
+            self._trace.measure(self._session, forward)
+        before = self._session.forward_counts(memory)
+        with self._trace.phase("clean"):
+            self._model.write(forward, x, sigma)
+        self._session.commit(before, memory)
 
     def _probe(self, chunk: Chunk, x0: Tensor):
         """One guided forward of a noised copy. It writes into the chunk's own rows, which the clean pass overwrites."""
@@ -105,7 +127,7 @@ class Rollout:
         if not probes or probes[0] is None:      # streams run the same policy with the same seed, so all ask or none
             return
         with self._trace.phase("probe"):
-            predicted = self._model.predict(probes[0].x, self._sigmas.new_tensor(probes[0].sigma))
+            predicted = self._model.predict(Forward(chunk, self.steps), probes[0].x, self._sigmas.new_tensor(probes[0].sigma))
         for retention in retentions:
             retention.after_probe(chunk, predicted)
 

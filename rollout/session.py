@@ -1,10 +1,11 @@
 """What travels with a model call: the caches of all streams, and the one place where attention meets the policy."""
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
-from ..kv_policies import Attention, Bank, Chunk, Geometry, KVCache, KVPolicy, Take
+from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVCache, KVPolicy, Take
 
 
 class Stream:
@@ -13,13 +14,15 @@ class Stream:
     def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
         self.retention = policy.retention.start(geometry, take)
         self.selection = policy.selection.start(geometry, take, policy.retention)
-        self.cache = KVCache(geometry, policy.retention.banks(geometry, take), policy.storage, dtype, device)
+        self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, device)
+                       for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()}
         self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
-        self.forwards = 0
+        self.forwards: Counter[str] = Counter()              # by memory
 
-    def begin(self, chunk: Chunk):
-        self.retention.begin_chunk(self.cache, chunk)
-        self.cache.reserve(chunk)
+    def begin(self, memory: str, chunk: Chunk):
+        if memory == HISTORY:
+            self.retention.begin_chunk(self.caches[HISTORY], chunk)
+        self.caches[memory].reserve(chunk)
 
 
 class Session:
@@ -29,48 +32,50 @@ class Session:
         self.policy, self.geometry, self.take = policy, geometry, take
         self.dtype, self.device = dtype, device
         self.streams: dict[Hashable, Stream] = {}
-        self.chunk: Chunk | None = None
-        self.step = 0
+        self.open: dict[str, Chunk] = {}         # the chunk in work of each memory
 
     def stream(self, key: Hashable) -> Stream:
         """The stream of a conditioning, made at its first forward."""
         if key not in self.streams:
             stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.device)
-            stream.begin(self.chunk)
+            for memory, chunk in self.open.items():
+                stream.begin(memory, chunk)
         return self.streams[key]
 
-    def begin(self, chunk: Chunk):
-        """Open a chunk: policies evict, then every cache makes room for its rows."""
-        self.chunk = chunk
+    def begin(self, chunk: Chunk, memory: str = HISTORY):
+        """Open a chunk: policies evict, then every stream's memory makes room for its rows."""
+        self.open[memory] = chunk
         for stream in self.streams.values():
-            stream.begin(chunk)
+            stream.begin(memory, chunk)
 
-    def attend(self, keys: list[Hashable], layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+    def attend(self, forward: Forward, keys: list[Hashable], layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
         """Write the chunk's keys and values and read what the policy allows.
 
         q, k, v: `[B, N, H, D]` rotated at their true positions, one batch row per stream in `keys`. Returns `[B, N, H * D]`.
         """
-        rows = [self._attend(self.stream(key), layer, q[i:i + 1], k[i:i + 1], v[i:i + 1], attention) for i, key in enumerate(keys)]
+        rows = [self._attend(forward, self.stream(key), layer, q[i:i + 1], k[i:i + 1], v[i:i + 1], attention) for i, key in enumerate(keys)]
         return rows[0] if len(rows) == 1 else torch.cat(rows)
 
-    def _attend(self, stream: Stream, layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
-        stream.forwards += layer == 0
-        banks = stream.cache.banks
+    def _attend(self, forward: Forward, stream: Stream, layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        stream.forwards[forward.memory] += layer == 0
+        banks = stream.caches[forward.memory].banks
         if len(banks) == 1:                  # all heads together: no gather, no scatter
             banks[0].write(layer, k, v)
-            return self._read(stream, layer, q, banks[0], attention)
+            if forward.reads:
+                return attention(q, *_together(stream, forward, layer))
+            return self._read(forward, stream, layer, q, banks[0], attention)
         out = torch.empty_like(q)
         for bank in banks:
             heads = bank.head_index[layer]
             if len(heads):
                 bank.write(layer, k[:, :, heads], v[:, :, heads])
-                out[:, :, heads] = self._read(stream, layer, q[:, :, heads], bank, attention).unflatten(-1, (len(heads), -1))
+                out[:, :, heads] = self._read(forward, stream, layer, q[:, :, heads], bank, attention).unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
-    def _read(self, stream: Stream, layer: int, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
+    def _read(self, forward: Forward, stream: Stream, layer: int, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
         if stream.retention.needs_queries:
-            stream.retention.observe(layer, self.chunk, self.step, q, bank)
-        return stream.selection.read(layer, self.chunk, q, bank, attention)
+            stream.retention.observe(layer, forward.chunk, forward.step, q, bank)
+        return stream.selection.read(layer, forward.chunk, q, bank, attention)
 
     def text(self, keys: list[Hashable], layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Cross-attention keys and values `[B, L, H * D]`, projected once per stream and layer."""
@@ -81,21 +86,36 @@ class Session:
         parts = [self.stream(key).text[layer] for key in keys]
         return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
 
-    def commit(self, forwards_before: dict[Hashable, int]):
-        """The chunk's rows are history from now on, for all streams. `forwards_before` counts them before the clean pass."""
-        if any(stream.forwards == forwards_before.get(key, 0) for key, stream in self.streams.items()):
-            raise RuntimeError("A conditioning took part in denoising and not in the clean pass, so its history would stay noisy. "
-                               "This guider calls the model in a way that AR sampling does not know; use CFGGuider or BasicGuider.")
-        for stream in self.streams.values():
-            stream.cache.commit()
+    def commit(self, forwards_before: dict[Hashable, int], memory: str = HISTORY):
+        """The chunk's rows are history from now on, for all streams. `forwards_before` counts them before the forward that wrote the rows."""
+        for key, stream in self.streams.items():
+            if stream.forwards[memory] > forwards_before.get(key, 0):
+                stream.caches[memory].commit()
+            elif memory == HISTORY:
+                raise RuntimeError("A conditioning took part in denoising and not in the clean pass, so its history would stay noisy. "
+                                   "This guider calls the model in a way that AR sampling does not know; use CFGGuider or BasicGuider.")
+            else:                            # a prompt that is off at this noise level has no history at it
+                stream.caches[memory].discard()
+        del self.open[memory]
 
-    def forward_counts(self) -> dict[Hashable, int]:
-        return {key: stream.forwards for key, stream in self.streams.items()}
+    def forward_counts(self, memory: str = HISTORY) -> dict[Hashable, int]:
+        return {key: stream.forwards[memory] for key, stream in self.streams.items()}
 
     def close(self):
         for stream in self.streams.values():
             stream.text.clear()
-            for bank in stream.cache.banks:
-                bank.free()
+            for cache in stream.caches.values():
+                for bank in cache.banks:
+                    bank.free()
         self.streams.clear()
-        self.chunk = None
+        self.open.clear()
+
+
+def _together(stream: Stream, forward: Forward, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of other memories' rows, then of the forward's own memory, `[1, S, H, D]` each."""
+    parts = [stream.caches[forward.memory].banks[0].read(layer)]
+    for name, first, last in forward.reads:
+        bank = stream.caches[name].banks[0]
+        rows = bank.rows_of(first, last)
+        parts.insert(-1, (bank.k[layer][:, rows], bank.v[layer][:, rows]))
+    return tuple(torch.cat(side, 1) for side in zip(*parts))

@@ -9,8 +9,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..kv_policies import Chunk, Geometry
-from .session import Session
+from ..kv_policies import Chunk, Forward, Geometry
+from .session import Session, Stream
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Trace:
         self.scores: dict | None = None
         self.memory_maps: list[Tensor] = []
         self._phases: dict[str, float] = defaultdict(float)
-        self._memory: dict = {}
+        self._memory: dict = dict(kept_tokens=0, full_tokens=0, bank_tokens=(0,), bank_bytes=(0,), allocated_bytes=0)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -134,17 +134,18 @@ class Trace:
         yield
         self._phases[name] += perf_counter() - began
 
-    def measure(self, session: Session, chunk: Chunk):
-        """Read the cache as the chunk in work sees it."""
-        caches = [stream.cache for stream in session.streams.values()]
-        g = session.geometry
-        allocated = sum(cache.nbytes() for cache in caches)
-        self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(caches))
+    def measure(self, session: Session, forward: Forward):
+        """Read the memories as the chunk in work sees them."""
+        g, caches = session.geometry, [cache for stream in session.streams.values() for cache in stream.caches.values()]
+        allocated, first = sum(cache.nbytes() for cache in caches), next(iter(session.streams.values()), None)
+        self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(session.streams))
+        banks = [bank for cache in first.caches.values() for bank in cache.banks] if first else []
+        live = [sum(sizes) for sizes in zip(*([size for cache in stream.caches.values() for size in cache.live_bytes()]
+                                              for stream in session.streams.values()), strict=True)]
         self._memory = dict(
-            kept_tokens=sum(cache.history_tokens() for cache in caches),
-            full_tokens=chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(caches),
-            bank_tokens=tuple(bank.committed for bank in caches[0].banks) if caches else (0,),
-            bank_bytes=tuple(map(sum, zip(*(cache.live_bytes() for cache in caches), strict=True))) or (0,), allocated_bytes=allocated)
+            kept_tokens=sum(stream.caches[forward.memory].history_tokens() + _other_tokens(stream, forward) for stream in session.streams.values()),
+            full_tokens=forward.chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(session.streams),
+            bank_tokens=tuple(bank.committed for bank in banks) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
 
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
@@ -156,11 +157,21 @@ class Trace:
             self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
         g = session.geometry
         kept = torch.zeros(session.take.total_frames * g.tokens_per_frame)
-        for bank in streams[0].cache.banks:
+        for bank in (bank for cache in streams[0].caches.values() for bank in cache.banks):
             kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
-        self.memory_maps.append(kept.view(-1, *g.grid))
+        self.memory_maps.append(kept.clamp(max=1).view(-1, *g.grid))
 
     def finish(self, chunk: Chunk, seconds: float):
         self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,
                                   seconds=seconds, seconds_by_phase=dict(self._phases)))
         self._phases.clear()
+
+
+def _other_tokens(stream: Stream, forward: Forward) -> int:
+    """Tokens over layers and heads that a forward reads of other memories."""
+    total = 0
+    for name, first, last in forward.reads:
+        bank = stream.caches[name].banks[0]
+        rows = bank.rows_of(first, last)
+        total += (rows.stop - rows.start) * sum(map(len, bank.heads))
+    return total

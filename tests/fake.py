@@ -30,18 +30,18 @@ class FakeTransformer:
         self.outward = torch.randn(width, CHANNELS * 4, generator=random, dtype=torch.float64) * .3
         self.layers = [torch.randn(3, width, width, generator=random, dtype=torch.float64) * .3 for _ in range(LAYERS)]
 
-    def __call__(self, x, sigma):
-        chunk = self.session.chunk
+    def __call__(self, forward, x, sigma):
+        chunk = forward.chunk
         self.calls.append((chunk.start_frame, chunk.frames, round(float(sigma), 4)))
         h, w = GRID
         y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
         y = y + float(sigma)
-        frame = torch.arange(chunk.start_frame, chunk.end_frame, dtype=torch.float64).repeat_interleave(h * w)
+        frame = torch.tensor(chunk.numbers, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
             q, k = (rotate_in_time(u, frame, 4, 10000.0) for u in (q, k))
             rows = len(self.streams)
-            out = self.session.attend(list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
+            out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
             y = y + out[:1].tanh()
         y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
@@ -63,7 +63,7 @@ def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.),
 
     chunks = plan_chunks(frames, chunk_frames, known.given_frames)
     rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
-                      Model(transformer, lambda x, sigma: transformer(x, sigma), fresh), session, trace, on_step)
+                      Model(transformer, transformer, fresh), session, trace, on_step)
     pieces = []
     for finished in run(rollout, session, trace):
         pieces.append(finished.latents)

@@ -2,7 +2,7 @@
 from dataclasses import dataclass
 
 import torch
-from keepsake.kv_policies import CleanPass
+from keepsake.kv_policies import HISTORY, CleanPass
 from keepsake.rollout.loop import Model
 
 
@@ -13,14 +13,14 @@ class FilledContext(CleanPass):
     def take(self, rollout):
         real, session = rollout._model, rollout._session
 
-        def write(x, sigma):
-            if not session.chunk.given or not session.streams:      # the first forward makes the streams
-                return real.write(x, sigma)
+        def write(forward, x, sigma):
+            if not forward.chunk.given or not session.streams:      # the first forward makes the streams
+                return real.write(forward, x, sigma)
             for stream in session.streams.values():
-                stream.forwards += 1
-                for bank in stream.cache.banks:
+                stream.forwards[HISTORY] += 1
+                for bank in stream.caches[HISTORY].banks:
                     for layer, k in enumerate(bank.k):
                         bank.write(layer, *torch.randn(2, 1, bank.length - bank.committed, *k.shape[2:]).to(k))
 
-        rollout._model = Model(lambda x, sigma: x if session.chunk.given else real.predict(x, sigma), write, real.noise)
+        rollout._model = Model(lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma), write, real.noise)
         yield from super().take(rollout)

@@ -21,22 +21,22 @@ class Script:
     def __init__(self, session, wrong, error, on_keys):
         self.session, self.wrong, self.error, self.on_keys, self.calls, self.histories = session, wrong, error, on_keys, [], {}
 
-    def forward(self, x, sigma):
-        chunk, rows = self.session.chunk, x.shape[2] * T
+    def forward(self, forward, x, sigma):
+        chunk, rows = forward.chunk, x.shape[2] * T
         token = torch.arange(chunk.start_frame * T, chunk.end_frame * T, dtype=torch.float64)
         self.calls.append((chunk.start_frame, round(float(sigma), 2)))
         for layer in range(fake.LAYERS):
             k = (token + 1000 * layer)[None, :, None, None].expand(1, rows, fake.HEADS, fake.DIM)
-            self.session.attend(["positive"], layer, k, self.on_keys(token, k), -k, fake.attention)
+            self.session.attend(forward, ["positive"], layer, k, self.on_keys(token, k), -k, fake.attention)
         if sigma == 1:
-            bank = self.session.streams["positive"].cache.banks[0]
+            bank = self.session.streams["positive"].caches["history"].banks[0]
             self.histories[chunk.index] = (bank.frame[:bank.committed] * T + bank.cell[:bank.committed]).tolist()
             for layer in range(fake.LAYERS):
                 assert (-bank.v[layer][0, :bank.committed, 0, 0] - 1000 * layer).tolist() == self.histories[chunk.index]
         return chunk
 
-    def predict(self, x, sigma):
-        chunk, x0 = self.forward(x, sigma), torch.zeros_like(x)
+    def predict(self, forward, x, sigma):
+        chunk, x0 = self.forward(forward, x, sigma), torch.zeros_like(x)
         if round(float(sigma), 2) == .9:
             for token in self.wrong:
                 frame, cell = divmod(token, T)
@@ -46,17 +46,17 @@ class Script:
         return x0
 
 
-def script(policy, frames, chunk_frames, wrong=(), error=.2, given=0, sigmas=SIGMAS, on_chunk=lambda session: None,
+def script(policy, frames, chunk_frames, wrong=(), error=.2, given=0, sigmas=SIGMAS, on_chunk=lambda session, chunk: None,
            on_keys=lambda token, k: k):
     """Run a scripted take; which tokens each generated chunk could read, every forward, and the trace."""
     session = Session(KVPolicy(policy), fake.geometry(chunk_frames), Take(frames, given, sigmas, seed=3), torch.float64, torch.device("cpu"))
     made, trace = Script(session, wrong, error, on_keys), Trace()
-    model = Model(made.predict, lambda x, sigma: made.forward(x, sigma), lambda number, step, like: torch.zeros_like(like))
+    model = Model(made.predict, made.forward, lambda number, step, like: torch.zeros_like(like))
     prefix = torch.zeros_like(fake.noise_of(given)) if given else None
     rollout = Rollout(plan_chunks(frames, chunk_frames, given), torch.tensor(sigmas, dtype=torch.float64), fake.noise_of(frames) * 0, prefix, model,
                       session, trace, lambda *a: None)
-    for _ in run(rollout, session, trace):
-        on_chunk(session)
+    for finished in run(rollout, session, trace):
+        on_chunk(session, finished.chunk)
     return made, trace
 
 
@@ -156,7 +156,7 @@ def test_a_probe_leaves_no_trace():
         seen = []
 
         def keep(session, finished):
-            bank = session.streams["positive"].cache.banks[0]
+            bank = session.streams["positive"].caches["history"].banks[0]
             seen.append([t[:, :bank.committed].clone() for t in (*bank.k, *bank.v)] + [bank.position[:bank.committed].clone()])
 
         out, _, transformer = fake.take(KVPolicy(retention), 10, 2, fake.noise_of(8, seed=9), on_chunk=keep)
@@ -173,7 +173,7 @@ def test_both_streams_of_guidance_keep_the_same_tokens():
     seen = []
 
     def look(session, finished):
-        seen.append([stream.cache.banks[0].frame[:stream.cache.banks[0].length].tolist() for stream in session.streams.values()])
+        seen.append([stream.caches["history"].banks[0].frame[:stream.caches["history"].banks[0].length].tolist() for stream in session.streams.values()])
 
     fake.take(KVPolicy(DeCoPrune(mode="target_keep")), 16, 2, streams=("positive", "negative"), on_chunk=look)
     assert all(positive == negative for positive, negative in seen) and len(seen[-1][0]) < 16 * T
@@ -189,7 +189,7 @@ def test_the_reindex_moves_the_keys_of_a_given_history_once():
     policy, before, after = DeCoPrune(mode="target_keep", virtual_length=4, reindex_recent=1), {}, {}
 
     def look(session, finished):
-        bank = session.streams["positive"].cache.banks[0]
+        bank = session.streams["positive"].caches["history"].banks[0]
         (before if finished.chunk.end_frame == 12 else after).update(
             frame=bank.frame[:bank.committed].clone(), position=bank.position[:bank.committed].clone(), k=[k[:, :bank.committed].clone() for k in bank.k])
 
@@ -210,9 +210,9 @@ def test_pruning_then_turning_equals_turning_then_pruning():
 def test_a_periodic_reindex_keeps_every_distance_short():
     furthest = []
 
-    def look(session):
-        bank = session.streams["positive"].cache.banks[0]
-        furthest.append(float(session.chunk.end_frame - bank.position[:bank.committed].min()))
+    def look(session, chunk):
+        bank = session.streams["positive"].caches["history"].banks[0]
+        furthest.append(float(chunk.end_frame - bank.position[:bank.committed].min()))
 
     script(DeCoPrune(reindex="periodic", virtual_length=10, reindex_recent=4), 60, 2, wrong=tokens(*range(60)), on_chunk=look)
     assert max(furthest) <= 10 + 4 + 4 < 60

@@ -16,7 +16,7 @@ def banks(retention, frames=16, **options):
     seen = []
 
     def look(session, finished):
-        seen.append([sorted(set(bank.frame[:bank.committed].tolist())) for bank in session.streams["positive"].cache.banks])
+        seen.append([sorted(set(bank.frame[:bank.committed].tolist())) for bank in session.streams["positive"].caches["history"].banks])
 
     out, trace, _ = fake.take(KVPolicy(retention), frames, 2, on_chunk=look, **options)
     return seen, out, trace
@@ -52,7 +52,7 @@ def test_static_heads_are_reindexed_too():
     positions = []
 
     def look(session, finished):
-        positions.append([bank.position[:bank.committed].min().item() for bank in session.streams["positive"].cache.banks])
+        positions.append([bank.position[:bank.committed].min().item() for bank in session.streams["positive"].caches["history"].banks])
 
     fake.take(KVPolicy(DeCoPruneHS(head_map=MAP, virtual_length=5, reindex_recent=2)), 14, 2, fake.noise_of(12, seed=4), on_chunk=look)
     assert positions[-1] == [12 - 5, 12 - 5]

@@ -23,7 +23,7 @@ def test_a_run_is_bounded_repeatable_and_leaves_nothing_on_the_policy(retention,
 
     def on_chunk(session, finished):
         for stream in session.streams.values():
-            for bank, plan in zip(stream.cache.banks, plans, strict=True):
+            for bank, plan in zip(stream.caches["history"].banks, plans, strict=True):
                 assert bank.length <= bank.capacity <= 6 * plan.most_frames
                 token = bank.frame[:bank.length] * 6 + bank.cell[:bank.length]
                 assert (token.diff() > 0).all()                       # ascending and unique

@@ -11,7 +11,7 @@ def history(policy, frames, chunk_frames, prefix=None):
     seen, positions = {}, {}
 
     def on_step(chunk, step, x0, x):
-        bank = sessions[-1].streams["positive"].cache.banks[0]
+        bank = sessions[-1].streams["positive"].caches["history"].banks[0]
         seen[chunk.start_frame] = sorted(set(bank.frame[:bank.committed].tolist()))
         positions[chunk.start_frame] = bank.position[:bank.committed:6].tolist()
 

@@ -3,7 +3,7 @@ import gc
 
 import pytest
 import torch
-from keepsake.kv_policies import Chunk, CleanPass, FullKV, KVPolicy, SinkWindow
+from keepsake.kv_policies import Chunk, CleanPass, Forward, FullKV, KVPolicy, SinkWindow
 from keepsake.rollout.loop import plan_chunks
 
 from .. import fake
@@ -64,18 +64,17 @@ def test_cached_history_equals_attention_over_the_whole_past():
         return model, attention
 
     class Whole:
-        chunk = Chunk(0, 0, 6)
-
-        def attend(self, streams, layer, q, k, v, attention):
+        def attend(self, forward, streams, layer, q, k, v, attention):
             return self.attention(q, k, v)
 
+    frames = Forward(Chunk(0, 0, 6), 0)
     whole = Whole()
     model, whole.attention = masked(whole)
-    predictions["plain"] = model(torch.cat([latents[:, :, :4], x], 2), 0.)[:, :, 4:]
+    predictions["plain"] = model(frames, torch.cat([latents[:, :, :4], x], 2), 0.)[:, :, 4:]
     fake.take(KVPolicy(), 6, 2, prefix=torch.cat([latents[:, :, :4], x], 2)[:, :, :4], sigmas=(1e-9, 0.),
               on_step=lambda chunk, step, x0, noisy: predictions.update(cached=x0, noisy=noisy))
     model_again, whole.attention = masked(whole)
-    plain = model_again(torch.cat([latents[:, :, :4], predictions["noisy"]], 2), 0.)[:, :, 4:]
+    plain = model_again(frames, torch.cat([latents[:, :, :4], predictions["noisy"]], 2), 0.)[:, :, 4:]
     assert torch.allclose(predictions["cached"], plain, atol=1e-6)
 
 

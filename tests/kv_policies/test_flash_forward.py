@@ -1,0 +1,143 @@
+"""FlashForward and HiAR: which forward runs when, and exactly what it reads."""
+import pytest
+import torch
+from keepsake.kv_policies import DeCoPrune, DirectedForcing, FlashForward, Hierarchical, KVPolicy, SinkWindow, Take
+from keepsake.kv_policies.flash_forward import Work
+from keepsake.rollout.loop import plan_chunks
+
+from .. import fake
+
+FOUR = (1., .9, .8, .5, 0.)
+
+
+def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1., .5, 0.), **options):
+    """[(latent frames of the chunk, sigma, [(memory, frames read)])] of every forward of a take, in order."""
+    seen, original = [], fake.FakeTransformer.__call__
+
+    def watch(self, forward, x, sigma):
+        out = original(self, forward, x, sigma)
+        stream = self.session.streams["positive"]
+        own = stream.caches[forward.memory].banks[0]
+        read = [(forward.memory, sorted(set(own.frame[:own.committed].tolist())))]
+        for name, first, last in forward.reads:
+            bank = stream.caches[name].banks[0]
+            read.append((name, sorted(set(bank.frame[bank.rows_of(first, last)].tolist()))))
+        seen.append((list(forward.chunk.numbers), round(float(sigma), 2), read))
+        return out
+
+    fake.FakeTransformer.__call__ = watch
+    try:
+        out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, **options)
+    finally:
+        fake.FakeTransformer.__call__ = original
+    return seen, out, trace
+
+
+SMALL = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)
+
+
+def test_81_frames_in_chunks_of_3_with_4_steps_take_123_forwards():
+    seen, *_ = reads_of(FlashForward(), 81, 3, sigmas=FOUR)
+    assert len(seen) == 123
+
+
+def test_each_forward_reads_exactly_this():
+    """13 frames in chunks of 2, two steps; anchors 0, 4, 8, 12 in blocks of two; a chunk reads two anchors and one chunk at its own step."""
+    seen, *_ = reads_of(SMALL, 13, 2)
+    s0, s1, a = "stage 0", "stage 1", "anchors"
+    assert seen == [
+        ([0, 4], 1.0, [(a, [])]), ([0, 4], .5, [(a, [])]), ([0, 4], 0.0, [(a, [])]),
+        ([0, 1], 1.0, [(s0, []), (a, [0, 4])]), ([0, 1], .5, [(s1, []), (a, [0, 4])]),
+        ([2, 3], 1.0, [(s0, [0, 1]), (a, [0, 4])]), ([2, 3], .5, [(s1, [0, 1]), (a, [0, 4])]),
+        ([8, 12], 1.0, [(a, [0, 4])]), ([8, 12], .5, [(a, [0, 4])]), ([8, 12], 0.0, [(a, [0, 4])]),
+        ([4, 5], 1.0, [(s0, [2, 3]), (a, [4, 8])]), ([4, 5], .5, [(s1, [2, 3]), (a, [4, 8])]),
+        ([6, 7], 1.0, [(s0, [4, 5]), (a, [4, 8])]), ([6, 7], .5, [(s1, [4, 5]), (a, [4, 8])]),
+        ([8, 9], 1.0, [(s0, [6, 7]), (a, [8, 12])]), ([8, 9], .5, [(s1, [6, 7]), (a, [8, 12])]),
+        ([10, 11], 1.0, [(s0, [8, 9]), (a, [8, 12])]), ([10, 11], .5, [(s1, [8, 9]), (a, [8, 12])]),
+        ([12], 1.0, [(s0, [10, 11]), (a, [8, 12])]), ([12], .5, [(s1, [10, 11]), (a, [8, 12])]),
+    ]
+
+
+def test_given_frames_are_anchors_too_and_enter_the_stages_as_noisy_as_they_are_there():
+    prefix = fake.noise_of(6, seed=9)
+    seen, out, trace = reads_of(SMALL, 10, 2, prefix)
+    assert torch.equal(out[:, :, :6], prefix)
+    assert seen[:4] == [([0, 4], 0.0, [("anchors", [])]), ([8], 1.0, [("anchors", [0, 4])]), ([8], .5, [("anchors", [0, 4])]), ([8], 0.0, [("anchors", [0, 4])])]
+    assert seen[4:8] == [([4, 5], 1.0, [("stage 0", []), ("anchors", [4, 8])]), ([4, 5], .5, [("stage 1", []), ("anchors", [4, 8])]),
+                         ([6, 7], 1.0, [("stage 0", [4, 5]), ("anchors", [4, 8])]), ([6, 7], .5, [("stage 1", [4, 5]), ("anchors", [4, 8])])]
+    assert [row.given for row in trace.rows] == [True, True, True, False, False]
+
+
+def test_the_graph_says_what_each_forward_waits_for():
+    graph = SMALL.layout(plan_chunks(13, 2), 2).graph()
+    assert graph[Work("render", 2, 1)] == (Work("render", 2, 0), Work("render", 1, 1))
+    assert graph[Work("render", 2, 0)] == (Work("render", 1, 0), Work("anchor", 0, 0), Work("anchor", 1, 0))
+    assert graph[Work("plan", 1, 0)] == (Work("anchor", 0, 0),) and graph[Work("anchor", 0, 0)] == (Work("plan", 0, 1),)
+    done = set()
+    for work, needs in graph.items():
+        assert set(needs) <= done
+        done.add(work)
+
+
+@pytest.mark.parametrize("frames", [1, 4, 13, 30])
+@pytest.mark.parametrize("chunk_frames", [1, 2, 3])
+@pytest.mark.parametrize("schedule", [SMALL, FlashForward(), Hierarchical(6)], ids=["small", "published", "HiAR"])
+def test_any_length_repeats_and_stays_in_its_banks(schedule, frames, chunk_frames):
+    steps = []
+    first, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, on_step=lambda *a: steps.append(a))
+    assert torch.equal(first, fake.take(KVPolicy(schedule=schedule), frames, chunk_frames)[0]) and torch.isfinite(first).all()
+    assert len(steps) == schedule.reports(plan_chunks(frames, chunk_frames), 3)
+    assert [row.start_frame for row in trace.rows] == list(range(0, frames, chunk_frames))
+
+
+def test_two_streams_do_not_disturb_each_other():
+    alone, *_ = fake.take(KVPolicy(schedule=SMALL), 13)
+    beside, trace, _ = fake.take(KVPolicy(schedule=SMALL), 13, streams=("positive", "negative"))
+    assert torch.equal(alone, beside) and trace.streams == 2
+
+
+def test_stage_banks_are_bounded_and_told_apart_in_the_stats():
+    _, trace, _ = fake.take(KVPolicy(schedule=SMALL), 60, 2)
+    assert max(max(row.bank_tokens[1:]) for row in trace.rows) == 2 * 12 and max(row.bank_tokens[0] for row in trace.rows) <= 8 * 6
+    assert trace.rows[10].kept_tokens == (2 + 2) * 6 * 4          # two anchors and one chunk, over two layers of two heads
+
+
+def test_an_error_in_mid_take_leaves_the_next_run_equal():
+    whole, calls = fake.take(KVPolicy(schedule=SMALL), 13)[0], []
+
+    def stop(*a):
+        calls.append(a)
+        if len(calls) == 9:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fake.take(KVPolicy(schedule=SMALL), 13, on_step=stop)
+    assert torch.equal(fake.take(KVPolicy(schedule=SMALL), 13)[0], whole)
+
+
+def test_hiar_81_frames_take_212_forwards():
+    seen, *_ = reads_of(Hierarchical(), 81, 3, sigmas=FOUR)
+    assert len(seen) == 212
+
+
+def test_hiar_goes_step_by_step_and_reads_history_of_the_same_step():
+    seen, *_ = reads_of(Hierarchical(4), 6, 2)
+    level = "matched noise"
+    assert seen == [
+        ([0, 1], 1.0, [(level, [])]), ([0, 1], .5, [(level, [])]), ([2, 3], 1.0, [(level, [0, 1])]), ([2, 3], .5, [(level, [0, 1])]),
+        ([4, 5], 1.0, [(level, [2, 3])]),
+        ([0, 1], .5, [(level, [])]), ([0, 1], 0.0, [(level, [])]), ([2, 3], .5, [(level, [0, 1])]), ([2, 3], 0.0, [(level, [0, 1])]),
+        ([4, 5], .5, [(level, [2, 3])]),
+    ]
+
+
+@pytest.mark.parametrize("schedule", [FlashForward(), Hierarchical()], ids=["FlashForward", "Hierarchical"])
+@pytest.mark.parametrize("policy", [dict(retention=SinkWindow()), dict(retention=DeCoPrune()), dict(selection=DirectedForcing())], ids=str)
+def test_slots_that_would_do_nothing_are_refused(schedule, policy):
+    with pytest.raises(ValueError, match="keeps a history of its own, and the (retention|selection) .* would have nothing to act on"):
+        schedule.check(KVPolicy(schedule=schedule, **policy), fake.geometry(), Take(9, 0, FOUR, 0))
+
+
+def test_a_budget_that_is_too_small_is_refused():
+    with pytest.raises(ValueError, match="budget_frames is 5, and the anchor window .3. with the chunk in work .3. needs 6"):
+        FlashForward(budget_frames=5).check(KVPolicy(), fake.geometry(chunk_frames=3), Take(9, 0, FOUR, 0))
