@@ -4,7 +4,15 @@ from comfy_api.latest import ComfyExtension, io
 from .demo import DemoCamera, DemoWorld
 from .heads import CalibrateHeads, LoadHeadMap, LoadHeadTable, ProfileHeads
 from .model import ARProfileNode, ARVideoModelLoader
-from .policies import PolicyDeCoPrune, PolicyDirectedForcing, PolicyFull, PolicySinkWindow, PruningControl
+from .policies import (
+    PolicyDeCoPrune,
+    PolicyDirectedForcing,
+    PolicyFlashForward,
+    PolicyFull,
+    PolicyHierarchical,
+    PolicySinkWindow,
+    PruningControl,
+)
 from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
 from .stats import KVMemoryMap, KVMemoryStats
 
@@ -12,5 +20,5 @@ from .stats import KVMemoryMap, KVMemoryStats
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
-                LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap,
-                DemoWorld, DemoCamera]
+                PolicyFlashForward, PolicyHierarchical, LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode,
+                ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera]

@@ -13,7 +13,7 @@ import comfy.samplers  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
-from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
+from keepsake.kv_policies import Chunk, KVPolicy, SinkWindow  # noqa: E402
 
 SIZE = dict(height=4, width=4)
 
@@ -102,7 +102,7 @@ def test_positions_stay_exact_in_half_precision(model):
     from keepsake.host.backbone import rotation
 
     backbone = model.get_model_object("diffusion_model")
-    table = rotation(backbone, 5001, 1, 4, 4, torch.device("cpu"), {})
+    table = rotation(backbone, Chunk(0, 5001, 1), 4, 4, torch.device("cpu"), {})
     angle = 5001 * torch.tensor(10000.0, dtype=torch.float64) ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
     assert table.dtype == torch.float32
     assert torch.allclose(table[0, 0, 0, :4, 0, 0].double(), angle[:4].cos(), atol=1e-6)
