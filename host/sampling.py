@@ -17,8 +17,8 @@ from ..rollout.stats import KVStats, Trace
 from .attention import RUN, is_patched
 from .backbone import read_geometry, require_wan, rotation
 from .conditioning import active_conditionings, check_conditioning, conditioning_of_item
+from .first_chunk import refine_first_chunk
 from .profiles import ARProfile, profile_of
-
 
 FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
 
@@ -35,6 +35,7 @@ class Plan:
     streams: int
     temporal_compression: int
     notes: tuple[str, ...]
+    first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
 
     def cache_bytes(self, element_size: int) -> int:
         """Bytes of keys and values that are allocated at first, over all streams."""
@@ -101,8 +102,13 @@ class ARVideoSampler(comfy.samplers.Sampler):
         assumed = profile or ARProfile()
         chunk_frames = self.chunk_frames or assumed.chunk_frames
         policy = self.policy or assumed.policy()
-        notes = () if profile else (f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess. "
-                                    "Put an AR Profile node in front.",)
+        notes = (assumed.note,) * bool(assumed.note) if profile else (
+            f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess, and a model that was never trained to be rolled "
+            "out, as Wan's own, gives a broken video. Put an AR Profile node in front.",)
+        first_sigmas = None
+        if assumed.first_chunk_steps > len(steps) - 1:
+            first_sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", assumed.first_chunk_steps)
+            notes += (f"The first new chunk took {assumed.first_chunk_steps} steps, as the model was trained.",)
         prefix = self._prefix(guider, shape)
         given = 0 if prefix is None else prefix.shape[2]
         geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
@@ -112,7 +118,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         policy.schedule.check(policy, geometry, take)
         check_conditioning(guider, model, self.control, shape, profile)
         return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
-                    assumed.temporal_compression, notes)
+                    assumed.temporal_compression, notes, first_sigmas)
 
     def _prefix(self, guider, shape) -> Tensor | None:
         """The given latents: ours, or what the host's ARVideoI2V left on the model."""
@@ -153,6 +159,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
                 session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device)
                 index = self.noise_index[item] if self.noise_index else item
                 model = guided_model(model_wrap, extra_args, session, index)
+                if plan.first_sigmas is not None:
+                    first = next(chunk for chunk in plan.chunks if not chunk.given)
+                    model = refine_first_chunk(model, first, sigmas, plan.first_sigmas.to(sigmas))
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress)
                 for chunk, latents in run(rollout, session, trace):
                     require_finite(chunk, latents)

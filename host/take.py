@@ -27,7 +27,7 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     model = patch(model)
     profile = profile_of(model.model_options) or ARProfile()
     if sigmas is None:
-        sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", steps or profile.steps)
+        sigmas = profile.take_sigmas(model.get_model_object("model_sampling"), steps)
     if negative is None and cfg != 1:
         raise ValueError(f"cfg is {cfg}, which needs a negative prompt. Connect one, or set cfg to 1 (AR models are distilled for 1).")
     if len(sigmas) < 2:

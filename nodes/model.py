@@ -8,6 +8,8 @@ from ..host.profiles import PROFILES, ARProfile, with_profile
 from ..kv_policies.sink_window import SINK_ROPE
 from .sockets import CATEGORY
 
+FROM_FILE, CUSTOM, NO_LORA = "from file", "custom", "none"
+
 
 class ARVideoModelLoader(io.ComfyNode):
     @classmethod
@@ -18,19 +20,23 @@ class ARVideoModelLoader(io.ComfyNode):
             search_aliases=["Self-Forcing", "Causal-Forcing", "LongLive", "Wan", "autoregressive", "load diffusion model"],
             inputs=[
                 io.Combo.Input("model_name", options=folder_paths.get_filename_list("diffusion_models"),
-                               tooltip="A file in models/diffusion_models."),
-                io.Combo.Input("profile", options=["from file", *PROFILES], default="from file",
+                               tooltip="A file in models/diffusion_models: safetensors or .pt, in its authors' layout; of shards any one."),
+                io.Combo.Input("profile", options=[FROM_FILE, *PROFILES], default=FROM_FILE,
                                tooltip="How the checkpoint was trained: chunk size, steps, shift, window, sink. "
-                                       "'from file' reads it from the file's header and says so when it is not there."),
+                                       "'from file' reads it from the file's header or name, and says so when neither tells."),
                 io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default",
                                tooltip="Precision of the weights in memory; default lets ComfyUI decide."),
+                io.Combo.Input("lora_name", options=[NO_LORA, *folder_paths.get_filename_list("loras")], default=NO_LORA, optional=True,
+                               tooltip="A LoRA that is part of the checkpoint (LongLive's lora.pt), in models/loras. Others go behind this node."),
             ],
             outputs=[io.Model.Output(display_name="model")])
 
     @classmethod
-    def execute(cls, model_name, profile, weight_dtype):
-        path = folder_paths.get_full_path_or_raise("diffusion_models", model_name)
-        return io.NodeOutput(load_ar_model(path, PROFILES.get(profile), weight_dtype))
+    def execute(cls, model_name, profile, weight_dtype, lora_name=NO_LORA):
+        path, told = folder_paths.get_full_path_or_raise("diffusion_models", model_name), []
+        lora_path = None if lora_name == NO_LORA else folder_paths.get_full_path_or_raise("loras", lora_name)
+        model = load_ar_model(path, PROFILES.get(profile), weight_dtype, model_name, lora_path, told.append)
+        return io.NodeOutput(model, ui={"text": told})
 
 
 class ARProfileNode(io.ComfyNode):
@@ -55,10 +61,17 @@ class ARProfileNode(io.ComfyNode):
                                tooltip="Where the sink stands in time: its true place, or just before the window."),
                 io.Int.Input("temporal_compression", default=4, min=1, max=16,
                              tooltip="Pixel frames that the model's VAE makes of one latent frame, after the first. 4 for Wan."),
+                io.Combo.Input("profile", options=[CUSTOM, *PROFILES], default=CUSTOM, optional=True,
+                               tooltip="The profile of a published checkpoint, in place of the numbers above; 'custom' takes the numbers."),
+                io.Int.Input("first_chunk_steps", default=0, min=0, max=100, optional=True,
+                             tooltip="Steps of the first new chunk, for models that make it in more (Causal-Forcing++: 4). 0: as all others."),
             ],
             outputs=[io.Model.Output(display_name="model")])
 
     @classmethod
-    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression):
-        profile = ARProfile("custom", chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression)
-        return io.NodeOutput(with_profile(patch(model), profile))
+    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression, profile=CUSTOM,
+                first_chunk_steps=0):
+        numbers = ARProfile(CUSTOM, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression,
+                            first_chunk_steps=first_chunk_steps)
+        chosen = PROFILES.get(profile, numbers)
+        return io.NodeOutput(with_profile(patch(model), chosen), ui={"text": [f"'{chosen.name}': {chosen.describe()}. {chosen.note}".strip()]})

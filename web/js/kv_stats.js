@@ -1,10 +1,12 @@
 import { app } from "../../../scripts/app.js";
 
-// The report of KV Memory Stats as text under the node. The plot is the node's own preview image, and both are in the result.
+// The `text` of a node's result as text under the node. KV Memory Stats' plot is the node's own preview image, and both are in the result.
+const REPORTING = ["KeepsakeKVMemoryStats", "KeepsakeARVideoModelLoader", "KeepsakeARProfile", "KeepsakeProfileHeads", "KeepsakeCalibrateHeads"];
+
 app.registerExtension({
   name: "keepsake.kv_stats",
   beforeRegisterNodeDef(nodeType, nodeData) {
-    if (nodeData.name !== "KeepsakeKVMemoryStats") return;
+    if (!REPORTING.includes(nodeData.name)) return;
     const previous = nodeType.prototype.onExecuted;
     nodeType.prototype.onExecuted = function (message) {
       previous?.apply(this, arguments);
