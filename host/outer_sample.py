@@ -1,6 +1,4 @@
 """Around the host's outer sampling call: check the take first, connect its control, and count its cache in."""
-import math
-
 import comfy.patcher_extension
 from comfy.patcher_extension import WrappersMP
 
@@ -25,14 +23,8 @@ def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=No
 
 
 def announce_cache(plan: Plan):
-    """Tell the host what a chunk and the cache need, so that it offloads weights in time.
-
-    Its own estimate counts activations for the whole clip and no cache. It is linear in frames and knows no other unit, so the
-    cache is stated as frames.
-    """
+    """Tell the host what a chunk and the cache need, so that it offloads weights in time: its own estimate counts activations for the whole
+    clip and no cache."""
     def prepare_sampling(executor, model, noise_shape, *args, **kwargs):
-        shape = [1, noise_shape[1], 1, *noise_shape[3:]]
-        cache = plan.cache_bytes(model.model.get_dtype_inference().itemsize)
-        shape[2] = plan.geometry.chunk_frames + math.ceil(cache / model.model.memory_required(shape))
-        return executor(model, shape, *args, **kwargs)
+        return executor(model, plan.shape_to_load(model, noise_shape), *args, **kwargs)
     return prepare_sampling

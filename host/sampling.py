@@ -1,5 +1,6 @@
 """A take inside ComfyUI: from a guider's sampling call down to the rollout, and back."""
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ..kv_policies import Chunk, Forward, Geometry, KVPolicy, Take
+from ..kv_policies.flash_forward import ANCHORS
 from ..rollout.loop import Model, Rollout, plan_chunks, run
 from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
@@ -19,6 +21,7 @@ from .backbone import read_geometry, require_wan, rotation
 from .conditioning import active_conditionings, check_conditioning, conditioning_of_item
 from .first_chunk import refine_first_chunk
 from .profiles import ARProfile, profile_of
+from .roles import ROLES, Turns, check_roles, guider_of_role, role_notes, split_roles
 
 FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
 
@@ -36,11 +39,22 @@ class Plan:
     temporal_compression: int
     notes: tuple[str, ...]
     first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
+    models: dict                     # the host's MODELs of roles that the sampler's does not play
 
     def cache_bytes(self, element_size: int) -> int:
         """Bytes of keys and values that are allocated at first, over all streams."""
         memories = self.policy.schedule.memories(self.policy.retention, self.geometry, self.take)
         return self.streams * sum(bank.nbytes(self.geometry, element_size) for banks in memories.values() for bank in banks)
+
+    def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
+        """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
+
+        The estimate is linear in frames and knows no other unit, so the cache is stated as frames.
+        """
+        shape = [1, latent_shape[1], 1, *latent_shape[3:]]
+        cached = self.cache_bytes(model.model.get_dtype_inference().itemsize) if cache else 0
+        shape[2] = self.geometry.chunk_frames + math.ceil(cached / model.model.memory_required(shape))
+        return shape
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         profile = profile_of(guider.model_options)
         assumed = profile or ARProfile()
         chunk_frames = self.chunk_frames or assumed.chunk_frames
-        policy = self.policy or assumed.policy()
+        policy, models = split_roles(self.policy or assumed.policy())
         notes = (assumed.note,) * bool(assumed.note) if profile else (
             f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess, and a model that was never trained to be rolled "
             "out, as Wan's own, gives a broken video. Put an AR Profile node in front.",)
@@ -109,6 +123,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if assumed.first_chunk_steps > len(steps) - 1:
             first_sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", assumed.first_chunk_steps)
             notes += (f"The first new chunk took {assumed.first_chunk_steps} steps, as the model was trained.",)
+        notes += role_notes(policy, models, assumed)
         prefix = self._prefix(guider, shape)
         given = 0 if prefix is None else prefix.shape[2]
         geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
@@ -117,8 +132,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
         policy.selection.check(geometry, take)
         policy.schedule.check(policy, geometry, take)
         check_conditioning(guider, model, self.control, shape, profile)
+        check_roles(models, guider, shape)
         return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
-                    assumed.temporal_compression, notes, first_sigmas)
+                    assumed.temporal_compression, notes, first_sigmas, models)
 
     def _prefix(self, guider, shape) -> Tensor | None:
         """The given latents: ours, or what the host's ARVideoI2V left on the model."""
@@ -151,14 +167,18 @@ class ARVideoSampler(comfy.samplers.Sampler):
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
         trace, progress = Trace(), Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
-        output, conds = torch.empty_like(x), model_wrap.conds
+        output, shape = torch.empty_like(x), tuple(noise.shape)
+        roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
+        turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
+        conds = [(guider, guider.conds) for guider in (model_wrap, *roles.values())]
         try:
             for item in range(len(x)):
                 trace.item, one = item, slice(item, item + 1)
-                model_wrap.conds = conditioning_of_item(conds, item, len(x))
+                for guider, of_batch in conds:
+                    guider.conds = conditioning_of_item(of_batch, item, len(x))
                 session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device)
                 index = self.noise_index[item] if self.noise_index else item
-                model = guided_model(model_wrap, extra_args, session, index)
+                model = model_of_roles(model_wrap, extra_args, session, index, roles, turns)
                 if plan.first_sigmas is not None:
                     first = next(chunk for chunk in plan.chunks if not chunk.given)
                     model = refine_first_chunk(model, first, sigmas, plan.first_sigmas.to(sigmas))
@@ -167,7 +187,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     require_finite(chunk, latents)
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
         finally:
-            model_wrap.conds = conds
+            turns.close()
+            for guider, of_batch in conds:
+                guider.conds = of_batch
         if given is not None:
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
@@ -193,9 +215,27 @@ class Progress:
         self.done += 1
 
 
-def guided_model(guider, extra_args: dict, session: Session, noise_index: int) -> Model:
+def model_of_roles(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns) -> Model:
+    """The rollout's calls, over the take's guider, or over one for each role where `roles` has any."""
+    if not roles:
+        return guided_model(guider, extra_args, session, noise_index)
+    planner, renderer = (roles.get(role, guider) for role in ROLES)
+    # A stream keeps text keys of one model; the planner has few forwards, so its are computed anew.
+    models = {player: guided_model(player, extra_args if player is guider else {**extra_args, "model_options": player.model_options}, session,
+                                   noise_index, keep_text=player is renderer) for player in (planner, renderer)}
+
+    def model_for(forward: Forward) -> Model:
+        player = planner if forward.memory == ANCHORS else renderer
+        turns.take(player, cache=not session.streams)        # the first forward allocates the cache
+        return models[player]
+
+    return Model(lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
+                 lambda forward, x, sigma: model_for(forward).write(forward, x, sigma), models[renderer].noise)
+
+
+def guided_model(guider, extra_args: dict, session: Session, noise_index: int, keep_text: bool = True) -> Model:
     """The rollout's calls, over a guider whose model options carry the session."""
-    options = take_options(guider, extra_args["model_options"], session)
+    options = take_options(guider, extra_args["model_options"], session, keep_text)
     seed = extra_args.get("seed") or 0
 
     def predict(forward, x, sigma):
@@ -221,11 +261,11 @@ def carrying(model_options: dict, forward: Forward) -> dict:
     return {**model_options, "transformer_options": {**model_options["transformer_options"], FORWARD: forward}}
 
 
-def take_options(guider, model_options: dict, session: Session) -> dict:
+def take_options(guider, model_options: dict, session: Session, keep_text: bool) -> dict:
     """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
     options = comfy.model_patcher.create_model_options_clone(model_options)
     backbone = guider.model_patcher.get_model_object("diffusion_model")
-    text_is_constant = not any("hooks" in cond for group in guider.conds.values() for cond in group)
+    text_is_constant = keep_text and not any("hooks" in cond for group in guider.conds.values() for cond in group)
     table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work
 
     def cut(value, chunk: Chunk):

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
@@ -76,6 +76,9 @@ class FlashForward(Schedule):
     `planner_history` blocks. A chunk reads the `anchor_window` anchors nearest to it, on both sides, and, at each step, the keys and
     values that the last `stage_history` chunks left at the same step. Anchors, history and chunk together hold at most
     `budget_frames`. Anchors only condition: their frames are rendered like all others.
+
+    `planner_model` makes what goes into the anchors' memory, `renderer_model` the rest. They are nothing to this schedule: the host splits
+    its MODELs off, and a run's policy has words in their place.
     """
 
     anchor_stride: int = 10
@@ -84,6 +87,8 @@ class FlashForward(Schedule):
     planner_history: int = 6
     stage_history: int = 5
     budget_frames: int = 21
+    planner_model: object = field(default=None, repr=False)      # None: the sampler's
+    renderer_model: object = field(default=None, repr=False)
 
     def __post_init__(self):
         for name in ("anchor_stride", "block_anchors", "anchor_window", "planner_history"):

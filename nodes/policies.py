@@ -3,6 +3,7 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
+from ..host.patch import patch
 from ..kv_policies import DeCoPrune, DeCoPruneHS, DirectedForcing, FlashForward, FullKV, Hierarchical, KVPolicy, Retention, SinkWindow
 from ..kv_policies.decoprune import MODES, REINDEX
 from ..kv_policies.pruning_controls import CONTROLS, control_of
@@ -155,12 +156,17 @@ class PolicyFlashForward(io.ComfyNode):
                 io.Int.Input("stage_history", default=5, min=0, max=1024, tooltip="Chunks whose keys and values a chunk reads, each step its own. 0: anchors alone."),
                 io.Int.Input("budget_frames", default=21, min=2, max=4096, tooltip="Latent frames at most of anchors, history and chunk together."),
                 policy_input(),
+                io.Model.Input("planner_model", optional=True,
+                               tooltip="The model that makes the anchors, for instance the sampler's with a planner LoRA. Open: the sampler's."),
+                io.Model.Input("renderer_model", optional=True, tooltip="The model that makes the frames. Open: the sampler's."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 
     @classmethod
-    def execute(cls, kv_policy=None, **parameters):
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=FlashForward(**parameters)))
+    def execute(cls, kv_policy=None, planner_model=None, renderer_model=None, **parameters):
+        models = {"planner_model": planner_model, "renderer_model": renderer_model}
+        schedule = FlashForward(**parameters, **{role: model and patch(model) for role, model in models.items()})
+        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=schedule))
 
 
 class PolicyHierarchical(io.ComfyNode):
