@@ -31,7 +31,7 @@ from safetensors.torch import save_file  # noqa: E402
 comfy.model_management.in_training = True        # the host's RoPE kernel for inference has no gradient
 WEIGHTS = Path(__file__).parent / "weights"
 SEED = 1
-DEMO_PROFILE = ARProfile("Demo World", chunk_frames=diffusion.CHUNK, steps=8, shift=3.0, needs_control=True)
+DEMO_PROFILE = ARProfile("Demo World", chunk_frames=diffusion.CHUNK, steps=8, shift=3.0, needs_control=True, noisy_history=True)
 LATENT_MEAN, LATENT_STD = Wan21().latents_mean.flatten(), Wan21().latents_std.flatten()
 
 

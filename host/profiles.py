@@ -30,6 +30,7 @@ class ARProfile:
     first_chunk_steps: int = 0       # of the first new chunk, where it takes more
     context_noise: float = 0.0       # sigma of the clean pass
     hierarchical: bool = False       # trained to take all chunks through a step before the next one
+    noisy_history: bool = False      # trained to read history at any noise level, as FlashForward's renderer does
     note: str = ""                   # what a user must know: where our loop is not the one it was trained for
 
     def policy(self) -> KVPolicy:
