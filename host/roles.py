@@ -28,8 +28,8 @@ def split_roles(policy: KVPolicy) -> tuple[KVPolicy, dict[str, object]]:
 
 
 def role_notes(policy: KVPolicy, models: dict[str, object], profile: ARProfile) -> tuple[str, ...]:
-    trained = getattr(profile, "noisy_history", False)
-    return (NOISY_HISTORY,) * (isinstance(policy.schedule, FlashForward) and not models and not trained)
+    """The warning, where FlashForward has one model for both roles that was not trained for it."""
+    return (NOISY_HISTORY,) * (isinstance(policy.schedule, FlashForward) and not models and not profile.noisy_history)
 
 
 def _traits(model, shape: tuple[int, ...]) -> dict:

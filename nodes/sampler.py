@@ -50,8 +50,9 @@ class ARVideoSamplerNode(io.ComfyNode):
     @classmethod
     def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
                 sigmas=None):
-        return io.NodeOutput(*sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames,
-                                          policy=kv_policy, prefix=prefix, control=control, sigmas=sigmas))
+        taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
+                                   prefix=prefix, control=control, sigmas=sigmas)
+        return io.NodeOutput(taken, stats, ui={"text": list(stats.notes)})
 
 
 class ARVideoSamplerSelect(io.ComfyNode):

@@ -12,6 +12,7 @@ import comfy.model_management  # noqa: E402
 import comfy.sd  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host.patch import patch  # noqa: E402
+from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
 from keepsake.kv_policies import FlashForward, KVPolicy  # noqa: E402
 from keepsake.nodes.policies import PolicyFlashForward  # noqa: E402
 
@@ -117,6 +118,9 @@ def test_the_stats_tell_the_roles_and_warn_once():
     base, lora, _ = models()
     _, alone = take(base)
     assert alone.report().count("expect the take to drift") == 1 and "planner_model the sampler's" in alone.report()
+    trained, told = with_profile(patch(base), ARProfile(noisy_history=True)), []
+    tiny.guide(trained, tiny.ARVideoSampler(KVPolicy(schedule=SMALL), 2, on_stats=told.append), tiny.noise_of(9, **SIZE), steps=2)
+    assert "drift" not in told[0].report()
     _, roles = take(base, planner=lora)
     assert "drift" not in roles.report() and "planner_model its own" in roles.report() and '"renderer_model": "the sampler\'s"' in roles.to_json()
 

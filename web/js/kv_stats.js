@@ -1,7 +1,7 @@
 import { app } from "../../../scripts/app.js";
 
 // The `text` of a node's result as text under the node. KV Memory Stats' plot is the node's own preview image, and both are in the result.
-const REPORTING = ["KeepsakeKVMemoryStats", "KeepsakeARVideoModelLoader", "KeepsakeARProfile", "KeepsakeProfileHeads", "KeepsakeCalibrateHeads"];
+const REPORTING = ["KeepsakeKVMemoryStats", "KeepsakeARVideoModelLoader", "KeepsakeARProfile", "KeepsakeProfileHeads", "KeepsakeCalibrateHeads", "KeepsakeARVideoSampler"];
 
 app.registerExtension({
   name: "keepsake.kv_stats",
@@ -10,7 +10,7 @@ app.registerExtension({
     const previous = nodeType.prototype.onExecuted;
     nodeType.prototype.onExecuted = function (message) {
       previous?.apply(this, arguments);
-      if (!message?.text) return;
+      if (!message?.text?.length) return;
       if (!this.keepsakeReport) {
         const box = document.createElement("div");
         box.style.cssText = "white-space: pre-wrap; overflow: auto; font: 11px/1.5 monospace; color: var(--input-text);"
