@@ -3,7 +3,8 @@ import comfy.patcher_extension
 from comfy.patcher_extension import WrappersMP
 
 from .conditioning import connect_control
-from .sampling import ARVideoSampler, Plan
+from .planning import Plan
+from .sampling import ARVideoSampler
 
 KEY = "keepsake_outer"
 

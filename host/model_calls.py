@@ -1,0 +1,111 @@
+"""The model calls of a take: guiders whose options carry the session, and what each forward needs to know."""
+from dataclasses import dataclass
+
+import comfy.model_patcher
+import comfy.patcher_extension
+import comfy.samplers
+import torch
+from comfy.patcher_extension import WrappersMP
+from torch import Tensor
+
+from ..kv_policies import Chunk, Forward
+from ..kv_policies.flash_forward import ANCHORS
+from ..rollout.loop import Model
+from ..rollout.session import Session
+from .attention import RUN
+from .backbone import rotation
+from .conditioning import active_conditionings
+from .roles import ROLES, Turns
+
+FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
+
+
+@dataclass(frozen=True)
+class ForwardContext:
+    """What the attention patch needs to know of one model call."""
+
+    session: Session
+    forward: Forward
+    streams: list                    # conditioning id of each batch row
+    rotation: Tensor
+    text_is_constant: bool
+
+
+def model_of_roles(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns) -> Model:
+    """The rollout's calls, over the take's guider, or over one for each role where `roles` has any."""
+    if not roles:
+        return guided_model(guider, extra_args, session, noise_index)
+    planner, renderer = (roles.get(role, guider) for role in ROLES)
+    # A stream keeps text keys of one model; the planner has few forwards, so its are computed anew.
+    models = {player: guided_model(player, extra_args if player is guider else {**extra_args, "model_options": player.model_options}, session,
+                                   noise_index, keep_text=player is renderer) for player in (planner, renderer)}
+
+    def model_for(forward: Forward) -> Model:
+        player = planner if forward.memory == ANCHORS else renderer
+        turns.take(player, cache=not session.streams)        # the first forward allocates the cache
+        return models[player]
+
+    return Model(lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
+                 lambda forward, x, sigma: model_for(forward).write(forward, x, sigma), models[renderer].noise)
+
+
+def guided_model(guider, extra_args: dict, session: Session, noise_index: int, keep_text: bool = True) -> Model:
+    """The rollout's calls, over a guider whose model options carry the session."""
+    options = take_options(guider, extra_args["model_options"], session, keep_text)
+    seed = extra_args.get("seed") or 0
+
+    def predict(forward, x, sigma):
+        return guider(x, sigma * x.new_ones(1), model_options=carrying(options, forward), seed=extra_args.get("seed"))
+
+    def write(forward, x, sigma):
+        conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
+                 for group in active_conditionings(guider)]       # every stream, also one that is off at this sigma
+        comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
+
+    def fresh_noise(number, step, like):
+        # The host's AR sampler seeds the global generator so; ours gives the same numbers and leaves the global one alone.
+        generator = torch.Generator(like.device).manual_seed((seed + number * 1000 + step) % 2 ** 64)
+        for _ in range(noise_index + 1):
+            noise = torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+        return noise
+
+    return Model(predict, write, fresh_noise)
+
+
+def carrying(model_options: dict, forward: Forward) -> dict:
+    """Model options for one call."""
+    return {**model_options, "transformer_options": {**model_options["transformer_options"], FORWARD: forward}}
+
+
+def take_options(guider, model_options: dict, session: Session, keep_text: bool) -> dict:
+    """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
+    options = comfy.model_patcher.create_model_options_clone(model_options)
+    backbone = guider.model_patcher.get_model_object("diffusion_model")
+    text_is_constant = keep_text and not any("hooks" in cond for group in guider.conds.values() for cond in group)
+    table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work
+
+    def cut(value, chunk: Chunk):
+        """The chunk's share of an input that has a frame for every latent frame of the take."""
+        if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.take.total_frames:
+            return value[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
+        return value
+
+    def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options={}, **kwargs):
+        forward = transformer_options[FORWARD]
+        chunk = forward.chunk
+        if chunk not in table:
+            table.clear()
+            table[chunk] = rotation(backbone, chunk, *x.shape[3:], x.device, transformer_options)
+        context = ForwardContext(session, forward, transformer_options["uuids"], table[chunk], text_is_constant)
+        return executor(x, t, cut(c_concat, chunk), c_crossattn, control, {**transformer_options, RUN: context},
+                        **{name: cut(value, chunk) for name, value in kwargs.items()})
+
+    def diffusion_model(executor, x, timestep, *args, **kwargs):
+        # One time step per frame, as the host's AR path computes them: the same numbers to the last bit.
+        if timestep.ndim == 1:
+            timestep = timestep[:, None].expand(-1, x.shape[2])
+        return executor(x, timestep, *args, **kwargs)
+
+    for kind, wrapper in ((WrappersMP.APPLY_MODEL, apply_model), (WrappersMP.DIFFUSION_MODEL, diffusion_model)):
+        comfy.patcher_extension.add_wrapper_with_key(kind, RUN, wrapper, options, is_model_options=True)
+    return options

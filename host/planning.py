@@ -1,0 +1,117 @@
+"""What is known of a take before its first forward, and everything that can be wrong with it."""
+import math
+from dataclasses import dataclass
+
+import comfy.samplers
+from torch import Tensor
+
+from ..kv_policies import Chunk, Geometry, KVPolicy, Take
+from ..rollout.loop import plan_chunks
+from .attention import is_patched
+from .backbone import read_geometry, require_wan
+from .conditioning import active_conditionings, check_conditioning
+from .profiles import ARProfile, profile_of
+from .roles import check_roles, role_notes, split_roles
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a take that is known before its first forward."""
+
+    policy: KVPolicy
+    geometry: Geometry
+    chunks: list[Chunk]
+    take: Take
+    prefix: Tensor | None            # [B, C, P, 2h, 2w], raw latents
+    streams: int
+    temporal_compression: int
+    notes: tuple[str, ...]
+    first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
+    models: dict                     # the host's MODELs of roles that the sampler's does not play
+
+    def cache_bytes(self, element_size: int) -> int:
+        """Bytes of keys and values that are allocated at first, over all streams."""
+        memories = self.policy.schedule.memories(self.policy.retention, self.geometry, self.take)
+        return self.streams * sum(bank.nbytes(self.geometry, element_size) for banks in memories.values() for bank in banks)
+
+    def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
+        """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
+
+        The estimate is linear in frames and knows no other unit, so the cache is stated as frames.
+        """
+        shape = [1, latent_shape[1], 1, *latent_shape[3:]]
+        cached = self.cache_bytes(model.model.get_dtype_inference().itemsize) if cache else 0
+        shape[2] = self.geometry.chunk_frames + math.ceil(cached / model.model.memory_required(shape))
+        return shape
+
+
+def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, policy: KVPolicy | None, chunk_frames: int, prefix: Tensor | None,
+              control: Tensor | None) -> Plan:
+    """Check everything before any weight is moved. ValueError with a sentence.
+
+    `policy` None and `chunk_frames` 0 take the model's profile; `prefix` and `control` as in ARVideoSampler.
+    """
+    model = guider.model_patcher
+    backbone = require_wan(model)
+    if not is_patched(model):
+        raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
+    if model.get_additional_models_with_key("multigpu"):
+        raise ValueError("An AR take runs on one device so far, and this MODEL is spread over several. Bypass the multi-GPU node.")
+    if getattr(guider, "uncond_model_patcher", None) is not None:
+        raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
+    if len(shape) != 5:
+        raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
+                         "Use EmptyARVideoLatent or another video latent.")
+    steps = sigmas.tolist()
+    if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
+        raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; got {[round(s, 4) for s in steps]}. "
+                         "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
+    if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
+        raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
+    channels = model.get_model_object("latent_format").latent_channels
+    if shape[1] != channels:
+        raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
+    profile = profile_of(guider.model_options)
+    assumed = profile or ARProfile()
+    chunk_frames = chunk_frames or assumed.chunk_frames
+    policy, models = split_roles(policy or assumed.policy())
+    notes = (assumed.note,) * bool(assumed.note) if profile else (
+        f"This MODEL carries no AR profile: chunks of {chunk_frames} latent frames are a guess, and a model that was never trained to be rolled "
+        "out, as Wan's own, gives a broken video. Put an AR Profile node in front.",)
+    first_sigmas = None
+    if assumed.first_chunk_steps > len(steps) - 1:
+        first_sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", assumed.first_chunk_steps)
+        notes += (f"The first new chunk took {assumed.first_chunk_steps} steps, as the model was trained.",)
+    notes += role_notes(policy, models, assumed)
+    prefix = given_latents(guider, shape, prefix)
+    given = 0 if prefix is None else prefix.shape[2]
+    geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
+    take = Take(shape[2], given, tuple(steps), seed)
+    policy.retention.check(geometry, take)
+    policy.selection.check(geometry, take)
+    policy.schedule.check(policy, geometry, take)
+    check_conditioning(guider, model, control, shape, profile)
+    check_roles(models, guider, shape)
+    return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
+                assumed.temporal_compression, notes, first_sigmas, models)
+
+
+def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:
+    """The given latents: ours, or what the host's ARVideoI2V left on the model."""
+    if prefix is None:
+        prefix = guider.model_options.get("transformer_options", {}).get("ar_config", {}).get("initial_latent")
+    if prefix is None:
+        return None
+    b, c, frames, h, w = shape
+    if prefix.ndim != 5:
+        raise ValueError(f"The prefix has the shape {list(prefix.shape)} and must be video latents [B, C, T, H, W]. "
+                         "Encode the start image or video with the take's own VAE.")
+    if (prefix.shape[1], *prefix.shape[3:]) != (c, h, w):
+        raise ValueError(f"The prefix latents have the shape {list(prefix.shape)}, the take {list(shape)}: channels, height and width "
+                         "must agree. Encode the start image or video at the size of the take.")
+    if prefix.shape[0] not in (1, b):
+        raise ValueError(f"The prefix has a batch of {prefix.shape[0]}, the take of {b}. Give one prefix, or one for each.")
+    if prefix.shape[2] >= frames:
+        raise ValueError(f"The prefix fills {prefix.shape[2]} of the take's {frames} latent frames, so nothing is left to make. "
+                         f"The latent's length counts given and new frames: use at least {prefix.shape[2] + 1}.")
+    return prefix.expand(b, *prefix.shape[1:])
