@@ -75,7 +75,8 @@ class FlashForward(Schedule):
     An anchor lies at every `anchor_stride` latent frames; the planner makes `block_anchors` at a time and remembers
     `planner_history` blocks. A chunk reads the `anchor_window` anchors nearest to it, on both sides, and, at each step, the keys and
     values that the last `stage_history` chunks left at the same step. Anchors, history and chunk together hold at most
-    `budget_frames`. Anchors only condition: their frames are rendered like all others.
+    `budget_frames`. Anchors only condition: their frames are rendered like all others. An `anchor_window` of 0 makes no anchors, a
+    `stage_history` of 0 keeps no history: the paper's ablations.
 
     `planner_model` makes what goes into the anchors' memory, `renderer_model` the rest. They are nothing to this schedule: the host splits
     its MODELs off, and a run's policy has words in their place.
@@ -91,9 +92,9 @@ class FlashForward(Schedule):
     renderer_model: object = field(default=None, repr=False)
 
     def __post_init__(self):
-        for name in ("anchor_stride", "block_anchors", "anchor_window", "planner_history"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}. Use at least 1.")
+        for name, least in (("anchor_stride", 1), ("block_anchors", 1), ("anchor_window", 0), ("planner_history", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}. Use at least {least}.")
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
         for slot, part, plain in (("retention", policy.retention, FullKV), ("selection", policy.selection, ReadAll)):
@@ -109,7 +110,7 @@ class FlashForward(Schedule):
         return min(self.stage_history, (self.budget_frames - self.anchor_window - chunk_frames) // chunk_frames)
 
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
-        anchors = -(-take.total_frames // self.anchor_stride)
+        anchors = -(-take.total_frames // self.anchor_stride) if self.anchor_window else 0
         held = min(anchors, (self.planner_history + 2) * self.block_anchors + self.anchor_window)
         frames = min(take.total_frames, (self.history(geometry.chunk_frames) + 1) * geometry.chunk_frames)
         return {ANCHORS: [BankPlan(held, held)], **{stage(step): [BankPlan(frames, frames)] for step in range(take.steps)}}
@@ -119,7 +120,7 @@ class FlashForward(Schedule):
 
     def layout(self, chunks: list[Chunk], steps: int) -> Layout:
         total, given = chunks[-1].end_frame, sum(chunk.frames for chunk in chunks if chunk.given)
-        anchors = range(0, total, self.anchor_stride)
+        anchors = range(0, total if self.anchor_window else 0, self.anchor_stride)
         blocks: list[Chunk] = []
         for known in (True, False):          # given anchors are in blocks of their own, which take one clean forward
             part = [frame for frame in anchors if (frame < given) == known]
@@ -130,7 +131,7 @@ class FlashForward(Schedule):
         for chunk in chunks:
             centre = chunk.start_frame + (chunk.frames - 1) / 2
             near = sorted(anchors, key=lambda frame: (abs(frame - centre), frame))[:self.anchor_window]
-            windows.append((min(near), max(near)))
+            windows.append((min(near, default=0), max(near, default=-1)))
         return Layout(tuple(blocks), tuple(chunks), tuple(windows), self.history(max(chunk.frames for chunk in chunks)), steps)
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
@@ -159,7 +160,7 @@ class FlashForward(Schedule):
                 rollout.write(block, noisy.pop(("plan", work.number)), 0.0, ANCHORS)
             return
         chunk, memory = layout.chunks[work.number], stage(work.step)
-        reads = ((ANCHORS, *layout.windows[work.number]),)
+        reads = ((ANCHORS, *layout.windows[work.number]),) if layout.blocks else ()
         oldest = layout.chunks[max(0, work.number - layout.history)]
         rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame)
         rollout.begin(chunk, memory)

@@ -68,6 +68,13 @@ def test_given_frames_are_anchors_too_and_enter_the_stages_as_noisy_as_they_are_
     assert [row.given for row in trace.rows] == [True, True, True, False, False]
 
 
+def test_without_anchors_history_alone_is_read():
+    seen, *_ = reads_of(FlashForward(anchor_window=0, stage_history=1), 5, 2)
+    s0, s1 = "stage 0", "stage 1"
+    assert seen == [([0, 1], 1.0, [(s0, [])]), ([0, 1], .5, [(s1, [])]), ([2, 3], 1.0, [(s0, [0, 1])]), ([2, 3], .5, [(s1, [0, 1])]),
+                    ([4], 1.0, [(s0, [2, 3])]), ([4], .5, [(s1, [2, 3])])]
+
+
 def test_the_graph_says_what_each_forward_waits_for():
     graph = SMALL.layout(plan_chunks(13, 2), 2).graph()
     assert graph[Work("render", 2, 1)] == (Work("render", 2, 0), Work("render", 1, 1))
