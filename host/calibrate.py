@@ -15,7 +15,7 @@ from torch import Tensor
 from ..kv_policies import HeadTable, KVPolicy
 from ..kv_policies.masked_head import MaskedHead
 from .backbone import require_wan
-from .heads import TABLES, model_name, save_json
+from .heads import TABLES, check_name, model_name, save_json
 from .profiles import ARProfile, profile_of
 from .take import sample_take
 
@@ -74,6 +74,7 @@ def calibrate_heads(model, positive, latent: dict, *, seed: int, name: str, poli
     if (real is None) != (fake is None):
         raise ValueError(f"Only the {'fake' if real is None else 'real'} score model is connected. The Distribution Matching loss needs both; "
                          "connect the other one, or none to measure the drift.")
+    check_name(name)
     policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
     critics = None if real is None else Critics(real, fake, positive, negative, real_cfg, seed)
     attention = require_wan(model).blocks

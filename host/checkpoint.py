@@ -65,7 +65,8 @@ def sizes(contents: Contents, name: str) -> tuple[int, int]:
         return weights["head.modulation"].shape[-1], weights["head.head.weight"].shape[0] // 4      # a token is 1x2x2 latent cells
     if contents.lora:
         raise ValueError(f"'{name}' is a LoRA. Choose the model that it belongs on, and this file in lora_name.")
-    raise ValueError(f"Keepsake does not recognise the model in '{name}': it has no 'head.modulation' and 'head.head', as every Wan model, and "
+    missing = " and no ".join(f"'{key}'" for key in ("head.modulation", "head.head.weight") if key not in weights)
+    raise ValueError(f"Keepsake does not recognise the model in '{name}': it has no {missing}, as every Wan model has, and "
                      f"begins with '{next(iter(weights))}'. Load a Wan video model (Self-Forcing, Causal-Forcing, LongLive and their like).")
 
 

@@ -37,6 +37,12 @@ def load_head_table(name: str) -> HeadTable:
     return HeadTable.from_json(_read(TABLES, name), name)
 
 
+def check_name(name: str):
+    """Raise ValueError for a name that is no plain file name, before anything is measured for it."""
+    if not name.strip() or os.path.basename(name) != name or "\\" in name:
+        raise ValueError(f"name is '{name}', and must be a plain file name; the folder is ours. Use letters, digits, '-' and '_'.")
+
+
 def save_json(folder: str, name: str, text: str) -> str:
     """Write into the output folder under a name that is free; return the path."""
     place, stem, counter, _, _ = folder_paths.get_save_image_path(os.path.join(folder, name), folder_paths.get_output_directory())
@@ -51,9 +57,11 @@ def model_name(model) -> str:
     return profile.name if profile else type(model.model).__name__
 
 
-def profile_heads(model, positive, latent: dict, *, seed: int, static_share: float, prefix: dict | None,
-                  control: Tensor | None) -> tuple[HeadMap, Tensor]:
-    """Sample a take with everything kept and watch its last chunk; return the map and the shares `[L, H]`, the mean over the batch."""
+def profile_heads(model, positive, latent: dict, *, seed: int, static_share: float, name: str, prefix: dict | None = None,
+                  control: Tensor | None = None) -> tuple[HeadMap, Tensor, str]:
+    """Sample a take with everything kept and watch its last chunk; return the map, the shares `[L, H]`, the mean over the batch, and the
+    path that the map was written to."""
+    check_name(name)
     by_layer: dict[int, list[Tensor]] = {}
 
     def watch(layer: int, share: Tensor):
@@ -61,4 +69,5 @@ def profile_heads(model, positive, latent: dict, *, seed: int, static_share: flo
 
     sample_take(model, positive, None, 1.0, latent, seed=seed, policy=KVPolicy(HeadProfile(watch)), prefix=prefix, control=control)
     shares = torch.stack([torch.stack(by_layer[layer]).mean(0) for layer in sorted(by_layer)])
-    return head_map_of(model_name(model), shares, static_share), shares
+    head_map = head_map_of(model_name(model), shares, static_share)
+    return head_map, shares, save_json(MAPS, name, head_map.to_json())

@@ -60,7 +60,7 @@ def read_checkpoint(path: str, ema: bool = True) -> Contents:
     tensors = {key: value for key, value in content.items() if torch.is_tensor(value)}
     if not tensors:
         raise ValueError(f"'{name}' holds no weights where Keepsake looks for them (at its top, or under {', '.join(HOLDERS)}), but "
-                         f"{', '.join(map(str, list(content)[:5])) or 'nothing at all'}. Choose the file that holds the model.")
+                         f"{', '.join(f'{key!r}' for key in list(content)[:5]) or 'nothing at all'}. Choose the file that holds the model.")
     plain = {plain_name(key): value for key, value in tensors.items()}
     if len(plain) < len(tensors):
         raise ValueError(f"'{name}' holds more than one set of weights side by side ({len(tensors)} tensors, {len(plain)} names). "
@@ -98,10 +98,10 @@ def _read(path: str) -> tuple[dict, dict | None]:
         content.keys()
     except Exception as error:           # torch, safetensors and the host raise kinds of their own
         why = (str(error) or "it is empty").splitlines()[0]
-        if "weights only load failed" not in why.lower():
-            raise ValueError(f"'{name}' cannot be read ({why}). If it is damaged or not complete, download it again.") from error
-        if "global" not in str(error).lower():
-            raise ValueError(f"'{name}' is no file of weights, or is damaged. Download it again.") from error
-        raise ValueError(f"'{name}' can only be read by running Python code that it names, which Keepsake never does. "
-                         "Use a file that holds weights alone, best a safetensors file.") from error
+        if "weights only load failed" in why.lower() or "weights_only" in str(error):
+            raise ValueError(f"'{name}' is no file of plain weights: it is damaged (download it again), or could only be read by running Python code, which "
+                             "Keepsake never does. Use a file that holds weights alone, best a safetensors file.") from error
+        if isinstance(error, (AttributeError, TypeError)) or "__contains__" in why:
+            raise ValueError(f"'{name}' holds something else than named weights. Choose the file that holds the model.") from error
+        raise ValueError(f"'{name}' cannot be read ({why}). If it is damaged or not complete, download it again.") from error
     return content, metadata

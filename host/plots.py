@@ -88,8 +88,11 @@ def light_kept_tokens(images: Tensor, stats: KVStats, dropped_brightness: float)
     if len(images) != needed:
         raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({len(stats.memory_maps)} take(s) of "
                          f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
-    latent_of = [-(-i // stats.temporal_compression) for i in range(stats.pixel_frames)]
     height, width = stats.latent_size
+    if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:
+        raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is {width}x{height}: "
+                         "the proportions differ. Connect the decoded frames of the take that these stats belong to.")
+    latent_of = [-(-i // stats.temporal_compression) for i in range(stats.pixel_frames)]
     out = torch.empty_like(images)
     for i, kept in enumerate(stats.memory_maps):
         lit = kept.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None, :height, :width]

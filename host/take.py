@@ -42,5 +42,7 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
                           denoise_mask=latent.get("noise_mask"), callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
                           disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)
+    if prefix is not None:               # given frames come out as they came in: the host's scaling and back would round them
+        taken[:, :, :prefix["samples"].shape[2]] = prefix["samples"].to(taken)
     kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
     return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]

@@ -34,7 +34,7 @@ class Bank:
         if end > self.most:
             raise RuntimeError(f"A KV bank for {self.most} rows was asked to hold {end}: the most_frames in the policy's plan are too few.")
         if end > self.capacity:
-            self._grow(min(self.most, max(end, self.capacity * 3 // 2)))
+            self._grow(min(self.most, max(end, self.capacity * 5 // 4)))
         rows = slice(self.length, end)
         frame = torch.tensor(chunk.numbers).repeat_interleave(tokens)
         self.frame[rows], self.position[rows] = frame, frame.double()

@@ -14,7 +14,7 @@ from .scores import SCORES, ScoreHistogram, keep_some_of_each_block, token_score
 MODES = ("threshold", "target_keep")
 REINDEX = ("auto", "off", "periodic")
 PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
-EXPECTED_KEEP = .25              # of a take, for the first allocation: the paper keeps 15 % of the history
+EXPECTED_KEEP = .10              # of a take, for the first allocation; the bank grows by a quarter when the picture is harder
 FRAME_WISE_UNIT = 3              # chunks of one frame that count as one where chunks are protected: as much picture as chunk-wise models keep
 
 
@@ -47,6 +47,8 @@ class DeCoPrune(Retention):
         for name, value, known in (("mode", self.mode, MODES), ("score", self.score, SCORES), ("reindex", self.reindex, REINDEX)):
             if value not in known:
                 raise ValueError(f"{name} is '{value}'. Use one of: {', '.join(known)}.")
+        if math.isnan(self.gamma) or math.isnan(self.target_keep):
+            raise ValueError(f"gamma is {self.gamma} and target_keep {self.target_keep}; both must be numbers.")
         if self.dense_chunks < 1:
             raise ValueError(f"dense_chunks is {self.dense_chunks}. At least the chunk just finished must stay whole: use 1 or more.")
         if not 0 <= self.reindex_recent < self.virtual_length:

@@ -22,7 +22,7 @@ class Hierarchical(Schedule):
     window_frames: int = 21
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        for slot, part, plain in (("retention", policy.retention, FullKV), ("selection", policy.selection, ReadAll)):
+        for slot, part, plain in (("selection", policy.selection, ReadAll), ("retention", policy.retention, FullKV)):
             if type(part) is not plain:
                 raise ValueError(f"Hierarchical keeps a history of its own, and the {slot} {type(part).__name__} would have nothing to act on. "
                                  f"Remove {type(part).__name__}, or use another schedule.")

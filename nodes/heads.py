@@ -3,7 +3,7 @@ import torch
 from comfy_api.latest import io
 
 from ..host.calibrate import calibrate_heads
-from ..host.heads import MAPS, TABLES, load_head_map, load_head_table, names_in, profile_heads, save_json
+from ..host.heads import MAPS, TABLES, load_head_map, load_head_table, names_in, profile_heads
 from ..host.plots import plot_heads, save_preview
 from .sampler import control_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, HeadMapSocket, HeadTableSocket
@@ -48,8 +48,7 @@ class ProfileHeads(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, positive, latent, seed, static_share, name, prefix=None, control=None):
-        head_map, shares = profile_heads(model, positive, latent, seed=seed, static_share=static_share, prefix=prefix, control=control)
-        path = save_json(MAPS, name, head_map.to_json())
+        head_map, shares, path = profile_heads(model, positive, latent, seed=seed, static_share=static_share, name=name, prefix=prefix, control=control)
         plot = plot_heads(shares, "attention on the latest frames", shares[1:] >= static_share)
         return io.NodeOutput(head_map, head_map.to_json(), plot, ui={"text": [f"{head_map}; written to {path}"], "images": save_preview(plot, cls),
                                                                      "head_shares": [shares.tolist()]})

@@ -143,7 +143,7 @@ class Trace:
         live = [sum(sizes) for sizes in zip(*([size for cache in stream.caches.values() for size in cache.live_bytes()]
                                               for stream in session.streams.values()), strict=True)]
         self._memory = dict(
-            kept_tokens=sum(stream.caches[forward.memory].history_tokens() + _other_tokens(stream, forward) for stream in session.streams.values()),
+            kept_tokens=sum(_history_tokens(stream, forward) for stream in session.streams.values()),
             full_tokens=forward.chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(session.streams),
             bank_tokens=tuple(bank.committed for bank in banks) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
 
@@ -159,7 +159,12 @@ class Trace:
         kept = torch.zeros(session.take.total_frames * g.tokens_per_frame)
         for bank in (bank for cache in streams[0].caches.values() for bank in cache.banks):
             kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
-        self.memory_maps.append(kept.clamp(max=1).view(-1, *g.grid))
+        kept = kept.clamp(max=1).view(-1, *g.grid)
+        kept[self.rows[-1].start_frame:] = 1         # the last chunk reads itself
+        self.memory_maps.append(kept)
+        banks = max(len(row.bank_tokens) for row in self.rows)       # chunks that were given before the first forward know of none
+        self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
+                             bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes))) for row in self.rows]
 
     def finish(self, chunk: Chunk, seconds: float):
         self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,
@@ -167,11 +172,13 @@ class Trace:
         self._phases.clear()
 
 
-def _other_tokens(stream: Stream, forward: Forward) -> int:
-    """Tokens over layers and heads that a forward reads of other memories."""
-    total = 0
-    for name, first, last in forward.reads:
-        bank = stream.caches[name].banks[0]
-        rows = bank.rows_of(first, last)
-        total += (rows.stop - rows.start) * sum(map(len, bank.heads))
-    return total
+def _history_tokens(stream: Stream, forward: Forward) -> int:
+    """History that a forward can read, over layers and heads; a token that lies in two memories counts once, and one of a later frame not at all."""
+    cache = stream.caches[forward.memory]
+    if not forward.reads:
+        return cache.history_tokens()
+    parts = [(cache.banks[0], slice(0, cache.banks[0].committed))]
+    parts += [(bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
+    names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts]).unique()
+    before = int((names < forward.chunk.start_frame * cache.geometry.tokens_per_frame).sum())
+    return before * cache.geometry.layers * cache.geometry.heads

@@ -8,7 +8,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import tiny  # noqa: E402
 import torch  # noqa: E402
-from keepsake.host.heads import MAPS, load_head_map, profile_heads, save_json  # noqa: E402
+from keepsake.host.heads import load_head_map, profile_heads  # noqa: E402
 from keepsake.host.plots import light_kept_tokens, plot_stats  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
 
@@ -73,13 +73,14 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
     monkeypatch.delitem(folder_paths.folder_names_and_paths, "kv_head_maps", raising=False)
     model = patch(tiny.tiny_model())
-    head_map, shares = profile_heads(model, tiny.prompt(1), {"samples": torch.zeros(2, 16, 14, 6, 10)}, seed=3, static_share=.4, prefix=None, control=None)
+    latent = {"samples": torch.zeros(2, 16, 14, 6, 10)}
+    head_map, shares, path = profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name="tiny")
     assert shares.shape == (3, 4) and 0 < shares.min() <= shares.max() < 1
-    path = save_json(MAPS, "tiny", head_map.to_json())
     assert load_head_map("tiny_00001_.json") == head_map and path.endswith("tiny_00001_.json")
     assert "demo_world.json" in folder_paths.get_filename_list("kv_head_maps")
-    with pytest.raises(Exception, match="outside the output folder"):
-        save_json(MAPS, "../../../escape", "{}")
+    for name in ("", "../escape", "a/b"):
+        with pytest.raises(ValueError, match=f"name is '{name}', and must be a plain file name"):
+            profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name=name)
     some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
     out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
     assert torch.isfinite(out).all() and len(stats.chunks[-1].bank_tokens) == 2
@@ -99,4 +100,14 @@ def test_the_memory_map_dims_what_was_dropped():
     assert torch.allclose(shown[9:17], torch.tensor(.1))
     with pytest.raises(ValueError, match=f"got 3 images, and the stats are of {stats.pixel_frames} frames"):
         light_kept_tokens(images[:3], stats, .2)
+    with pytest.raises(ValueError, match="images of 90x56, and the stats are of a take whose latent is 9x7"):
+        light_kept_tokens(images[:, :, :1].expand(-1, -1, 90, -1), stats, .2)
+    assert plot_stats(stats).shape[-1] == 3
+
+
+def test_the_plot_of_several_banks_over_a_prefix():
+    """The first given chunk is measured before any bank is there."""
+    some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
+    _, stats = take(DeCoPruneHS(head_map=some), tiny.noise_of(15), prefix=tiny.noise_of(5, seed=8))
+    assert {len(row.bank_tokens) for row in stats.chunks} == {len(row.bank_bytes) for row in stats.chunks} == {2}
     assert plot_stats(stats).shape[-1] == 3

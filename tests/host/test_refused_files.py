@@ -31,7 +31,7 @@ def test_a_damaged_file_is_refused(name, keep, tmp_path):
 def test_a_file_that_needs_code_is_refused_and_nothing_of_it_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("KEEPSAKE_TEST_TRAP", str(tmp_path / "trap"))
     path = write(tmp_path, "self_forcing_dmd.pt", {"generator": weights(), "config": Code()})
-    with pytest.raises(ValueError, match="'self_forcing_dmd.pt' can only be read by running Python code that it names, which Keepsake never does"):
+    with pytest.raises(ValueError, match="'self_forcing_dmd.pt' is no file of plain weights: .* could only be read by running Python code, which Keepsake never does"):
         load_ar_model(path, None)
     (tmp_path / "self_forcing_sid.pt").write_bytes(pickle.dumps([Code()], protocol=2))       # not written by torch
     with pytest.raises(ValueError, match="'self_forcing_sid.pt' can only be read by running Python code"):
@@ -41,7 +41,7 @@ def test_a_file_that_needs_code_is_refused_and_nothing_of_it_runs(tmp_path, monk
 
 def test_a_pointer_in_place_of_a_file_is_refused(tmp_path):
     (tmp_path / "self_forcing_dmd.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5676282643\n")
-    with pytest.raises(ValueError, match="'self_forcing_dmd.pt' is no file of weights, or is damaged. Download it again."):
+    with pytest.raises(ValueError, match="'self_forcing_dmd.pt' is no file of plain weights: it is damaged .download it again."):
         load_ar_model(str(tmp_path / "self_forcing_dmd.pt"), None)
 
 
@@ -60,7 +60,7 @@ def without(state, part):
      "'raven.pt' is no whole plain Wan model: 1 tensor\\(s\\) without a place, 'blocks.0.cam_injector_layer1.weight' first"),
     ("raven.pt", {**weights(), "blocks.1.self_attn.q.weight": torch.zeros(8, 8)}, "Tensors of 'raven.pt' do not fit each other"),
     ("longlive_lora.pt", {"generator_lora": {"blocks.0.self_attn.q.lora_A.weight": torch.zeros(4, 8)}}, "'longlive_lora.pt' is a LoRA. Choose"),
-    ("raven.pt", {"optimizer": {"lr": .1}, "step": 3}, "'raven.pt' holds no weights where Keepsake looks for them .*, but optimizer, step"),
+    ("raven.pt", {"optimizer": {"lr": .1}, "step": 3}, "'raven.pt' holds no weights where Keepsake looks for them .*, but 'optimizer', 'step'"),
     ("raven.pt", {**weights(), **{f"model.{name}": value for name, value in weights().items()}}, "holds more than one set of weights side by side"),
     ("raven.safetensors.index.json", None, "'raven.safetensors.index.json' is no index of a sharded checkpoint"),
 ], ids=["image model", "other channels", "Wan's own", "one expert of two", "tensors missing", "side model", "other shapes",

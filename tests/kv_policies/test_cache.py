@@ -79,7 +79,7 @@ def test_a_bank_grows_and_loses_nothing():
             assert torch.equal(a, b)
     for name in ("frame", "cell", "position"):
         assert torch.equal(getattr(grown, name)[:16], getattr(whole, name)[:16])
-    assert filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8          # by half at least, and no further than it must
+    assert filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8          # by a quarter at least, and no further than it must
     with pytest.raises(RuntimeError, match="most_frames"):
         grown.reserve(Chunk(4, 8, 2))
 

@@ -106,7 +106,14 @@ def test_two_streams_do_not_disturb_each_other():
 def test_stage_banks_are_bounded_and_told_apart_in_the_stats():
     _, trace, _ = fake.take(KVPolicy(schedule=SMALL), 60, 2)
     assert max(max(row.bank_tokens[1:]) for row in trace.rows) == 2 * 12 and max(row.bank_tokens[0] for row in trace.rows) <= 8 * 6
-    assert trace.rows[10].kept_tokens == (2 + 2) * 6 * 4          # two anchors and one chunk, over two layers of two heads
+    assert trace.rows[11].kept_tokens == 2 * 6 * 4          # frames 20 and 21: anchor 20 is in the stage's memory too, anchor 24 lies ahead
+    assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
+
+
+def test_the_last_chunk_is_in_the_memory_map_in_every_order():
+    for schedule in (SMALL, Hierarchical(4)):
+        _, trace, _ = fake.take(KVPolicy(schedule=schedule), 13, 2)
+        assert trace.memory_maps[0][12].min() == 1 and trace.memory_maps[0].max() == 1
 
 
 def test_an_error_in_mid_take_leaves_the_next_run_equal():
