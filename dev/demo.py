@@ -41,12 +41,11 @@ def node_of(graph, node_class):
 
 def choose_policy(graph, name, server):
     """Make the policy node that feeds the sampler one of class `name`, at its defaults if it was another."""
-    policies = {node_class.removeprefix(POLICY): node_class
-                for node_class in server.ask("/object_info") if node_class.startswith(POLICY)}
-    asked = [node_class for tail, node_class in policies.items() if tail.lower() == name.replace("_", "").lower()]
-    if not asked:
-        known = ", ".join(sorted(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tail).lower() for tail in policies))
-        sys.exit(f"--policy is {name}, but the policies are: {known}.")
+    policies = {re.sub(r"[^a-z0-9]+", "_", about["display_name"].lower().removeprefix("kv policy: ")).strip("_"): node_class
+                for node_class, about in server.ask("/object_info").items() if node_class.startswith(POLICY)}
+    asked = [node_class for known, node_class in policies.items() if known.replace("_", "").startswith(name.lower().replace("_", ""))]
+    if len(asked) != 1:
+        sys.exit(f"--policy is {name}, but the policies are: {', '.join(sorted(policies))}.")
     node = graph[graph[node_of(graph, SAMPLER)]["inputs"]["kv_policy"][0]]
     if node["class_type"] != asked[0]:
         required = server.ask(f"/object_info/{asked[0]}")[asked[0]]["input"].get("required", {})

@@ -80,6 +80,7 @@ class DirectedForcingRun(SelectionRun):
         table = policy.head_table
         self.budgets = ([[policy.uniform_budget] * geometry.heads] * geometry.layers if table is None
                         else table.budgets(policy.gamma, policy.budget_min, policy.budget_max))
+        self.backend, self.frames_read, self.frames_in_reach = "", 0, 0
         self.heads: dict[tuple[int, int, int], dict[int, Tensor]] = {}      # by bank, layer and frames of the chunk
         self.histories: dict[int, History] = {}              # by bank
         self.statistics: dict[tuple[int, int], KeyStatistics] = {}       # by bank and layer
@@ -98,10 +99,18 @@ class DirectedForcingRun(SelectionRun):
             else:
                 chosen = choose_frames(scores[:, heads], history.sinks, budget - chunk.frames)
                 groups.append(read_group(chosen, heads, history, bank.committed, chunk.frames, self.geometry.tokens_per_frame))
-        self.notes = self.notes or (f"Directed Forcing: ragged attention by {choose(q, self.policy.backend)}, from {self.active_from} latent "
-                                    "frames in reach on.",)
+        self.backend = choose(q, self.policy.backend)
+        self.frames_read += sum(min(budget, frames + chunk.frames) * len(heads) for budget, heads in by_budget.items())
+        self.frames_in_reach += (frames + chunk.frames) * q.shape[2]
         ragged_attention(q, k, v, groups, out, self.policy.backend)
         return out.flatten(2)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.frames_in_reach:
+            return ()
+        return (f"Directed Forcing: ragged attention by {self.backend}, from {self.active_from} latent frames in reach on; there, the mean head read "
+                f"{self.frames_read / self.frames_in_reach:.0%} of them.",)
 
     def _by_budget(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank) -> dict[int, Tensor]:
         """Places of the bank's heads by the frames they may read; made once, so that no step waits for a copy to the device."""

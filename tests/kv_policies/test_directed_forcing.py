@@ -172,6 +172,14 @@ def test_selection_begins_when_the_window_is_full():
     assert [notes(frames, FullKV()) for frames in (18, 19)] == [False, True]
 
 
+def test_the_notes_tell_how_much_was_read():
+    run = DirectedForcing(budget_min=3, budget_max=9, active_from=1, head_table=TABLE).start(GEOMETRY, TAKE, FullKV())
+    for layer in (0, 1):
+        run.read(layer, Chunk(1, 13, 2), queries(), bank_of(13), fake.attention)
+    read = (3 + round(3 + .25 * 6) + 9) + (9 + round(3 + .0625 * 6) + 3)          # of 15 frames, by six heads
+    assert f"the mean head read {read / 90:.0%} of them" in run.notes[0]
+
+
 def test_a_later_chunk_and_a_compaction_are_seen_afresh():
     policy = DirectedForcing(uniform_budget=4, active_from=1)
     run, bank, q = policy.start(GEOMETRY, TAKE, FullKV()), bank_of(13), queries()
