@@ -140,7 +140,10 @@ def test_memory_does_not_grow_from_take_to_take(server):
         """The least of several readings: what a take leaves to the collector comes and goes."""
         readings = []
         for seed in seeds:
-            entry = server.run(quickstart(frames=30, seed=seed))
+            graph = quickstart(frames=30, seed=seed)
+            for picture in ("7", "8", "9", "10"):        # decoding and video take most of the time and hold no cache
+                del graph[picture]
+            entry = server.run(graph)
             readings.append(process.memory_info().rss)
         return min(readings), entry["outputs"]["11"]["kv_stats"][0]["peak_cache_bytes"]
 
