@@ -229,6 +229,14 @@ class KVPolicy:
     schedule: Schedule = field(default_factory=_clean_pass)
     storage: Storage = field(default_factory=Storage)
 
+    def require_plain(self, schedule: Schedule):
+        """Raise ValueError when another slot is filled beside a schedule that keeps a history of its own."""
+        for slot, part, plain in (("selection", self.selection, ReadAll()), ("retention", self.retention, _full())):
+            if type(part) is not type(plain):
+                name = type(part).__name__
+                raise ValueError(f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} would have nothing to act on. "
+                                 f"Remove {name}, or use another schedule.")
+
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats."""
         return {slot: {"name": type(part).__name__, **{f.name: getattr(part, f.name) for f in fields(part)}}

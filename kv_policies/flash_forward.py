@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, KVPolicy, ReadAll, Retention, Schedule, Take
-from .full import FullKV
+from .base import BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
 
 ANCHORS = "anchors"
 
@@ -97,10 +96,7 @@ class FlashForward(Schedule):
                 raise ValueError(f"{name} is {getattr(self, name)}. Use at least {least}.")
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        for slot, part, plain in (("selection", policy.selection, ReadAll), ("retention", policy.retention, FullKV)):
-            if type(part) is not plain:
-                raise ValueError(f"FlashForward keeps a history of its own, and the {slot} {type(part).__name__} would have nothing to act on. "
-                                 f"Remove {type(part).__name__}, or use another schedule.")
+        policy.require_plain(self)
         if self.budget_frames < self.anchor_window + geometry.chunk_frames:
             raise ValueError(f"budget_frames is {self.budget_frames}, and the anchor window ({self.anchor_window}) with the chunk in work "
                              f"({geometry.chunk_frames}) needs {self.anchor_window + geometry.chunk_frames}. Use a larger budget_frames.")

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, KVPolicy, ReadAll, Retention, Schedule, Take
-from .full import FullKV
+from .base import BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
 
 LEVEL = "matched noise"
 
@@ -22,10 +21,7 @@ class Hierarchical(Schedule):
     window_frames: int = 21
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        for slot, part, plain in (("selection", policy.selection, ReadAll), ("retention", policy.retention, FullKV)):
-            if type(part) is not plain:
-                raise ValueError(f"Hierarchical keeps a history of its own, and the {slot} {type(part).__name__} would have nothing to act on. "
-                                 f"Remove {type(part).__name__}, or use another schedule.")
+        policy.require_plain(self)
         if self.window_frames < geometry.chunk_frames:
             raise ValueError(f"window_frames is {self.window_frames} and a chunk has {geometry.chunk_frames} latent frames. Use at least as many.")
 
