@@ -26,8 +26,17 @@ def use_host(*host_arguments: str) -> str | None:
 
 def load_pack():
     """Import the checkout as the package `keepsake`."""
-    spec = importlib.util.spec_from_file_location("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
-    pack = importlib.util.module_from_spec(spec)
-    sys.modules["keepsake"] = pack
-    spec.loader.exec_module(pack)
-    return pack
+    return _load("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+
+
+def load_server():
+    """Import dev/server.py under a name that does not hide the host's `server` module."""
+    return _load("keepsake_dev_server", ROOT / "dev/server.py")
+
+
+def _load(name, file, **where):
+    spec = importlib.util.spec_from_file_location(name, file, **where)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -118,7 +118,7 @@ def unpack(archive, home):
 
 def requirements(host):
     """What the environment holds, one requirement a line; without a host, what the tests that need none use."""
-    lines = [*TORCH, "pytest"]
+    lines = [*TORCH, "pytest", "playwright"]      # the latter drives a Chromium that is on the machine, and brings none
     for file in [ROOT / "requirements.txt", *([host / "requirements.txt"] if host else [])]:
         for line in file.read_text().splitlines() if file.exists() else []:
             name = re.match(r"[\w.-]+", line.strip())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import setup
 
-HOST_TESTS = ("tests/host", "tests/nodes")
+HOST_TESTS = ("tests/host", "tests/nodes", "tests/web")
 INTERRUPTED, NOTHING_SELECTED = 2, 5        # exit codes of pytest
 
 

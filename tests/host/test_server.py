@@ -1,30 +1,18 @@
 """A real server, driven over its HTTP API as a headless user drives it."""
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from pack import load_server
 
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = json.loads((ROOT / "workflows/api/quickstart.json").read_text())
-
-
-def load_server_module():
-    """By path: as `server` it would hide the host's module of that name."""
-    spec = importlib.util.spec_from_file_location("keepsake_dev_server", ROOT / "dev/server.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-dev = load_server_module()
+dev = load_server()
 
 
 @pytest.fixture(scope="module")

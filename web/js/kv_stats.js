@@ -13,6 +13,7 @@ app.registerExtension({
       if (!message?.text?.length) return;
       if (!this.keepsakeReport) {
         const box = document.createElement("div");
+        box.className = "keepsake-report";
         box.style.cssText = "white-space: pre-wrap; overflow: auto; font: 11px/1.5 monospace; color: var(--input-text);"
           + " background: var(--comfy-input-bg); padding: 6px; border-radius: 4px; user-select: text";
         this.addDOMWidget("report", "keepsake_report", box, { serialize: false, getMinHeight: () => 110 });
