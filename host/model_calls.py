@@ -1,6 +1,7 @@
 """The model calls of a take: guiders whose options carry the session, and what each forward needs to know."""
 from dataclasses import dataclass
 
+import comfy.model_management
 import comfy.model_patcher
 import comfy.patcher_extension
 import comfy.samplers
@@ -55,12 +56,15 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, k
     seed = extra_args.get("seed") or 0
 
     def predict(forward, x, sigma):
-        return guider(x, sigma * x.new_ones(1), model_options=carrying(options, forward), seed=extra_args.get("seed"))
+        x0 = guider(x, sigma * x.new_ones(1), model_options=carrying(options, forward), seed=extra_args.get("seed"))
+        comfy.model_management.synchronize()         # a forward's time is that of its work, not of queueing it
+        return x0
 
     def write(forward, x, sigma):
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
                  for group in active_conditionings(guider)]       # every stream, also one that is off at this sigma
         comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
+        comfy.model_management.synchronize()
 
     def fresh_noise(number, step, like):
         # The host's AR sampler seeds the global generator so; ours gives the same numbers and leaves the global one alone.

@@ -34,10 +34,10 @@ def plot_stats(stats: KVStats) -> Tensor:
     memory.plot(frame, [row.allocated_bytes / mib for row in rows], color="0.6", linestyle="--", label="allocated")
     banks = range(max(len(row.bank_bytes) for row in rows))
     memory.stackplot(frame, [[row.bank_bytes[bank] / mib for row in rows] for bank in banks], alpha=.5,
-                     labels=[f"history, bank {bank + 1}" for bank in banks])
+                     labels=stats.bank_names)
     memory.set(title="KV cache", ylabel="MiB")
     for bank in banks:
-        tokens.step(frame, [row.bank_tokens[bank] for row in rows], where="post", label=f"bank {bank + 1}")
+        tokens.step(frame, [row.bank_tokens[bank] for row in rows], where="post", label=stats.bank_names[bank])
     tokens.set(title="history tokens a query can read", ylabel="tokens")
     ratio.plot(frame, [100 * (1 - row.kept_tokens / row.full_tokens) if row.full_tokens else 0 for row in rows], color="tab:red")
     ratio.set(title=f"pruned of the history ({stats.prune_ratio:.1%} over the take)", ylabel="%", ylim=(-3, 103))

@@ -1,6 +1,7 @@
 """A take inside ComfyUI: from a guider's sampling call down to the rollout, and back."""
 import logging
 from collections.abc import Callable
+from time import perf_counter
 
 import comfy.samplers
 import torch
@@ -51,7 +52,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        trace, progress = Trace(), Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
+        trace, began, progress = Trace(), perf_counter(), Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
         output, shape = torch.empty_like(x), tuple(noise.shape)
         roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
         turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
@@ -78,8 +79,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if given is not None:
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
-                              plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), sum(row.seconds for row in trace.rows),
-                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps)))
+                              plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
+                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
+                              trace.bank_names))
         return flow.inverse_noise_scaling(sigmas[-1], output)
 
 

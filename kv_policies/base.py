@@ -182,6 +182,10 @@ class Schedule(ABC):
         """The caches of a stream, by name."""
         return {HISTORY: retention.banks(geometry, take)}
 
+    def lane(self, memory: str) -> str:
+        """Memories of one lane live on one device, where the forwards into them run; stats show them as one."""
+        return memory
+
     def reports(self, chunks: list[Chunk], steps: int) -> int:
         """How often a take calls `on_step`: what a progress bar counts to."""
         return sum(1 if chunk.given else steps for chunk in chunks)

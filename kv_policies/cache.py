@@ -161,7 +161,3 @@ class KVCache:
 
     def nbytes(self) -> int:
         return sum(bank.nbytes() for bank in self.banks)
-
-    def live_bytes(self) -> list[int]:
-        """Bytes of the history rows in use, by bank."""
-        return [bank.live_bytes(bank.committed) for bank in self.banks]

@@ -146,7 +146,7 @@ class FlashForward(Schedule):
             block = layout.blocks[work.number]
             if work in (Work("plan", work.number, 0), Work("anchor", work.number, 0)) and (block.given or work.kind == "plan"):
                 first = layout.blocks[max(0, work.number - self.planner_history)].start_frame
-                rollout.forget(ANCHORS, min(first, self._oldest_read(layout, work.number)))
+                rollout.forget(ANCHORS, min(first, self._oldest_read(layout, work.number)), block)
                 rollout.begin(block, ANCHORS)
                 noisy["plan", work.number] = rollout.given(block) if block.given else rollout.noise(block)
             if work.kind == "plan":
@@ -158,7 +158,7 @@ class FlashForward(Schedule):
         chunk, memory = layout.chunks[work.number], stage(work.step)
         reads = ((ANCHORS, *layout.windows[work.number]),) if layout.blocks else ()
         oldest = layout.chunks[max(0, work.number - layout.history)]
-        rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame)
+        rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame, chunk)
         rollout.begin(chunk, memory)
         if chunk.given:
             sigma = rollout.sigmas[work.step]

@@ -35,10 +35,9 @@ class Hierarchical(Schedule):
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         chunks, x = rollout.chunks, {chunk: rollout.given(chunk) if chunk.given else rollout.noise(chunk) for chunk in rollout.chunks}
         for step in range(rollout.steps):
-            rollout.forget(LEVEL, chunks[-1].end_frame)
             sigma = rollout.sigmas[step + 1]
             for chunk in chunks:
-                rollout.forget(LEVEL, self._oldest(chunks, chunk))
+                rollout.forget(LEVEL, self._oldest(chunks, chunk) if chunk.index else chunks[-1].end_frame, chunk)
                 rollout.begin(chunk, LEVEL)
                 if chunk.given:
                     written = (1 - sigma) * x[chunk] + sigma * rollout.noise(chunk)

@@ -1,7 +1,7 @@
 """How a take is made: chunks, the re-noise rule, and the bookkeeping around a schedule."""
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from time import perf_counter
 from typing import NamedTuple
 
 from torch import Tensor
@@ -50,15 +50,13 @@ class Rollout:
         self._given_chunks = sum(chunk.given for chunk in chunks)
 
     def begin(self, chunk: Chunk, memory: str = HISTORY):
-        with self._trace.phase("policy"):
+        with self._trace.phase("policy", chunk):
             self._session.begin(chunk, memory)
 
-    def forget(self, memory: str, before_frame: int):
-        """Drop what a memory holds of earlier latent frames."""
-        with self._trace.phase("policy"):
-            for stream in self._session.streams.values():
-                for bank in stream.caches[memory].banks:
-                    bank.keep((bank.frame[:bank.length] >= before_frame).nonzero()[:, 0])
+    def forget(self, memory: str, before_frame: int, chunk: Chunk):
+        """Drop what a memory holds of earlier latent frames, to make room for a chunk."""
+        with self._trace.phase("policy", chunk):
+            self._session.forget(memory, before_frame)
 
     def commit(self, memory: str):
         """What the last forward wrote is history from then on."""
@@ -66,9 +64,7 @@ class Rollout:
 
     def discard(self, memory: str):
         """What the last forward wrote is not to be read again."""
-        for stream in self._session.streams.values():
-            stream.caches[memory].discard()
-        del self._session.open[memory]
+        self._session.discard(memory)
 
     def given(self, chunk: Chunk) -> Tensor:
         return self._prefix[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
@@ -79,11 +75,11 @@ class Rollout:
     def denoise(self, chunk: Chunk, step: int, x: Tensor, memory: str = HISTORY, reads: tuple = ()) -> Tensor:
         """One step: the prediction x0 of the noisy chunk `x`."""
         forward = Forward(chunk, step, memory, reads)
-        with self._trace.phase("denoise"):
+        with self._trace.phase("denoise", chunk):
             x0 = self._model.predict(forward, x, self._sigmas[step])
         self._trace.measure(self._session, forward)
         if memory == HISTORY:
-            with self._trace.phase("policy"):
+            with self._trace.phase("policy", chunk):
                 for stream in self._session.streams.values():
                     stream.retention.after_step(chunk, step, x0)
         self._on_step(chunk, step, x0, x)
@@ -100,11 +96,11 @@ class Rollout:
         """The clean pass: probe where a policy asks for it, compact, run the finished chunk once; then it is history."""
         streams = self._session.streams.values()
         self._probe(chunk, x0)
-        with self._trace.phase("policy"):
+        with self._trace.phase("policy", chunk):
             for stream in streams:
                 stream.retention.before_clean(stream.caches[HISTORY], chunk)
         self.write(chunk, x0, sigma)
-        with self._trace.phase("policy"):
+        with self._trace.phase("policy", chunk):
             for stream in streams:
                 stream.retention.after_clean(stream.caches[HISTORY], chunk, x0)
         if chunk.given:
@@ -116,7 +112,7 @@ class Rollout:
         if chunk.given:
             self._trace.measure(self._session, forward)
         before = self._session.forward_counts(memory)
-        with self._trace.phase("clean"):
+        with self._trace.phase("clean", chunk):
             self._model.write(forward, x, sigma)
         self._session.commit(before, memory)
 
@@ -126,7 +122,7 @@ class Rollout:
         probes = [retention.probe(chunk, x0) for retention in retentions]
         if not probes or probes[0] is None:      # streams run the same policy with the same seed, so all ask or none
             return
-        with self._trace.phase("probe"):
+        with self._trace.phase("probe", chunk):
             predicted = self._model.predict(Forward(chunk, self.steps), probes[0].x, self._sigmas.new_tensor(probes[0].sigma))
         for retention in retentions:
             retention.after_probe(chunk, predicted)
@@ -135,11 +131,10 @@ class Rollout:
 def run(rollout: Rollout, session: Session, trace: Trace) -> Iterator[FinishedChunk]:
     """Yield each chunk when it is finished. Whatever ends the run, no tensor of it stays."""
     try:
-        began = perf_counter()
-        for chunk, latents in session.policy.schedule.take(rollout):
-            trace.finish(chunk, perf_counter() - began)
-            yield FinishedChunk(chunk, latents)
-            began = perf_counter()
+        with closing(session.policy.schedule.take(rollout)) as take:
+            for chunk, latents in take:
+                trace.finish(chunk)
+                yield FinishedChunk(chunk, latents)
         trace.conclude(session)
     finally:
         session.close()

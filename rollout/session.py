@@ -1,6 +1,7 @@
 """What travels with a model call: the caches of all streams, and the one place where attention meets the policy."""
 from collections import Counter
 from collections.abc import Callable, Hashable
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -26,27 +27,39 @@ class Stream:
 
 
 class Session:
-    """One take of one batch item. It holds every tensor of the run; `close` drops them all."""
+    """One take of one batch item. It holds every tensor of the run; `close` drops them all.
+
+    Forwards into different memories may run at the same time, in threads of their own: `lock` guards which streams and chunks there are.
+    """
 
     def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
         self.policy, self.geometry, self.take = policy, geometry, take
         self.dtype, self.device = dtype, device
         self.streams: dict[Hashable, Stream] = {}
         self.open: dict[str, Chunk] = {}         # the chunk in work of each memory
+        self.lock = RLock()
 
     def stream(self, key: Hashable) -> Stream:
         """The stream of a conditioning, made at its first forward."""
-        if key not in self.streams:
-            stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.device)
-            for memory, chunk in self.open.items():
-                stream.begin(memory, chunk)
-        return self.streams[key]
+        with self.lock:
+            if key not in self.streams:
+                stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.device)
+                for memory, chunk in self.open.items():
+                    stream.begin(memory, chunk)
+            return self.streams[key]
 
     def begin(self, chunk: Chunk, memory: str = HISTORY):
         """Open a chunk: policies evict, then every stream's memory makes room for its rows."""
-        self.open[memory] = chunk
-        for stream in self.streams.values():
-            stream.begin(memory, chunk)
+        with self.lock:
+            self.open[memory] = chunk
+            for stream in self.streams.values():
+                stream.begin(memory, chunk)
+
+    def forget(self, memory: str, before_frame: int):
+        """Drop what a memory holds of earlier latent frames."""
+        with self.lock:
+            for bank in (bank for stream in self.streams.values() for bank in stream.caches[memory].banks):
+                bank.keep((bank.frame[:bank.length] >= before_frame).nonzero()[:, 0])
 
     def attend(self, forward: Forward, keys: list[Hashable], layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
         """Write the chunk's keys and values and read what the policy allows.
@@ -88,18 +101,27 @@ class Session:
 
     def commit(self, forwards_before: dict[Hashable, int], memory: str = HISTORY):
         """The chunk's rows are history from now on, for all streams. `forwards_before` counts them before the forward that wrote the rows."""
-        for key, stream in self.streams.items():
-            if stream.forwards[memory] > forwards_before.get(key, 0):
-                stream.caches[memory].commit()
-            elif memory == HISTORY:
-                raise RuntimeError("A conditioning took part in denoising and not in the clean pass, so its history would stay noisy. "
-                                   "This guider calls the model in a way that AR sampling does not know; use CFGGuider or BasicGuider.")
-            else:                            # a prompt that is off at this noise level has no history at it
+        with self.lock:
+            for key, stream in self.streams.items():
+                if stream.forwards[memory] > forwards_before.get(key, 0):
+                    stream.caches[memory].commit()
+                elif memory == HISTORY:
+                    raise RuntimeError("A conditioning took part in denoising and not in the clean pass, so its history would stay noisy. "
+                                       "This guider calls the model in a way that AR sampling does not know; use CFGGuider or BasicGuider.")
+                else:                        # a prompt that is off at this noise level has no history at it
+                    stream.caches[memory].discard()
+            del self.open[memory]
+
+    def discard(self, memory: str):
+        """The chunk's rows are not to be read again."""
+        with self.lock:
+            for stream in self.streams.values():
                 stream.caches[memory].discard()
-        del self.open[memory]
+            del self.open[memory]
 
     def forward_counts(self, memory: str = HISTORY) -> dict[Hashable, int]:
-        return {key: stream.forwards[memory] for key, stream in self.streams.items()}
+        with self.lock:
+            return {key: stream.forwards[memory] for key, stream in self.streams.items()}
 
     def close(self):
         for stream in self.streams.values():

@@ -1,15 +1,16 @@
 """What a take's memory held and cost: one row per chunk while it runs, one frozen value afterwards."""
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from threading import Lock
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from ..kv_policies import Chunk, Forward, Geometry
+from ..kv_policies import Bank, Chunk, Forward, Geometry
 from .session import Session, Stream
 
 
@@ -24,11 +25,11 @@ class ChunkRow:
     given: bool
     kept_tokens: int                 # history that the chunk could read
     full_tokens: int                 # history that FullKV would hold
-    bank_tokens: tuple[int, ...]     # history rows of each bank, first stream
+    bank_tokens: tuple[int, ...]     # history rows of each bank, first stream; `KVStats.bank_names` names them
     bank_bytes: tuple[int, ...]      # their keys and values
     allocated_bytes: int             # the buffers that hold them
-    seconds: float
-    seconds_by_phase: dict[str, float]      # denoise, probe, clean, policy; on a GPU the time to queue the work, not to do it
+    seconds: float                   # of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for
+    seconds_by_phase: dict[str, float]      # denoise, probe, clean, policy
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class KVStats:
     scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, over all items
     latent_size: tuple[int, int] = (0, 0)    # height and width
     memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
+    bank_names: tuple[str, ...] = ()
 
     @property
     def frames(self) -> int:
@@ -89,7 +91,7 @@ class KVStats:
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
-            f"time - {self.seconds:.1f} s, of it " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
+            f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
@@ -125,27 +127,32 @@ class Trace:
         self.notes: list[str] = []
         self.scores: dict | None = None
         self.memory_maps: list[Tensor] = []
-        self._phases: dict[str, float] = defaultdict(float)
-        self._memory: dict = dict(kept_tokens=0, full_tokens=0, bank_tokens=(0,), bank_bytes=(0,), allocated_bytes=0)
+        self.bank_names: tuple[str, ...] = ()
+        self._lock = Lock()              # forwards may run in several threads
+        self._phases: dict[tuple[int, str], float] = defaultdict(float)     # by chunk and name
+        self._memory: dict[int, dict] = {}                                  # by chunk
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str, chunk: Chunk) -> Iterator[None]:
         began = perf_counter()
         yield
-        self._phases[name] += perf_counter() - began
+        with self._lock:
+            self._phases[chunk.index, name] += perf_counter() - began
 
     def measure(self, session: Session, forward: Forward):
         """Read the memories as the chunk in work sees them."""
-        g, caches = session.geometry, [cache for stream in session.streams.values() for cache in stream.caches.values()]
-        allocated, first = sum(cache.nbytes() for cache in caches), next(iter(session.streams.values()), None)
-        self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(session.streams))
-        banks = [bank for cache in first.caches.values() for bank in cache.banks] if first else []
-        live = [sum(sizes) for sizes in zip(*([size for cache in stream.caches.values() for size in cache.live_bytes()]
-                                              for stream in session.streams.values()), strict=True)]
-        self._memory = dict(
-            kept_tokens=sum(_history_tokens(stream, forward) for stream in session.streams.values()),
-            full_tokens=forward.chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(session.streams),
-            bank_tokens=tuple(bank.committed for bank in banks) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
+        with session.lock, self._lock:
+            g, streams = session.geometry, list(session.streams.values())
+            banks = [_banks(stream, session.policy.schedule.lane) for stream in streams]
+            tokens = {name: sum(bank.committed for bank in group) for name, group in (banks[0].items() if banks else ())}
+            live = [sum(bank.live_bytes(bank.committed) for of_stream in banks for bank in of_stream[name]) for name in tokens]
+            allocated = sum(cache.nbytes() for stream in streams for cache in stream.caches.values())
+            self.bank_names = self.bank_names or tuple(tokens)
+            self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(streams))
+            self._memory[forward.chunk.index] = dict(
+                kept_tokens=sum(_history_tokens(stream, forward) for stream in streams),
+                full_tokens=forward.chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(streams),
+                bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
 
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
@@ -166,10 +173,24 @@ class Trace:
         self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
                              bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes))) for row in self.rows]
 
-    def finish(self, chunk: Chunk, seconds: float):
-        self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **self._memory,
-                                  seconds=seconds, seconds_by_phase=dict(self._phases)))
-        self._phases.clear()
+    def finish(self, chunk: Chunk):
+        phases: dict[str, float] = defaultdict(float)
+        with self._lock:
+            for index, name in list(self._phases):
+                if index == chunk.index or index < 0:        # anchors have negative numbers
+                    phases[name] += self._phases.pop((index, name))
+            memory = self._memory.pop(chunk.index, None) or dict(kept_tokens=0, full_tokens=0, bank_tokens=(0,), bank_bytes=(0,), allocated_bytes=0)
+        self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **memory,
+                                  seconds=sum(phases.values()), seconds_by_phase=dict(phases)))
+
+
+def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
+    """A stream's banks by their names: that of the lane, with a number where a memory has several."""
+    named: dict[str, list[Bank]] = defaultdict(list)
+    for memory, cache in stream.caches.items():
+        for number, bank in enumerate(cache.banks, 1):
+            named[f"{lane(memory)} {number}" if len(cache.banks) > 1 else lane(memory)].append(bank)
+    return named
 
 
 def _history_tokens(stream: Stream, forward: Forward) -> int:

@@ -1,7 +1,9 @@
 """The numbers in the stats, counted by hand. Six tokens a frame, two layers, two heads, two frames a chunk."""
 import json
 
-from keepsake.kv_policies import KVPolicy, SinkWindow
+import pytest
+from keepsake.kv_policies import CleanPass, DeCoPruneHS, FlashForward, HeadMap, Hierarchical, KVPolicy, SinkWindow
+from keepsake.rollout import stats as stats_module
 from keepsake.rollout.stats import KVStats
 
 from .. import fake
@@ -41,3 +43,28 @@ def test_stats_are_json_and_say_what_ran():
     assert told["policy"]["retention"] == {"name": "SinkWindow", "sink_frames": 2, "window_frames": 6, "sink_rope": "absolute"}
     assert told["frames"] == 8 and len(told["chunks"]) == 4
     assert "prune ratio" in stats_of(KVPolicy()).report()
+
+
+def test_banks_have_names():
+    heads = DeCoPruneHS(head_map=HeadMap("fake", 2, ((0,), (1,))), static_sink_frames=1, static_recent_frames=2)
+    assert fake.take(KVPolicy())[1].bank_names == ("history",)
+    assert fake.take(KVPolicy(heads))[1].bank_names == ("history 1", "history 2")
+    assert fake.take(KVPolicy(schedule=FlashForward()))[1].bank_names == ("anchors", "stage 0", "stage 1", "stage 2")
+    assert fake.take(KVPolicy(schedule=Hierarchical()))[1].bank_names == ("matched noise",)
+
+
+@pytest.mark.parametrize("schedule", [CleanPass(), FlashForward(), Hierarchical()], ids=lambda schedule: type(schedule).__name__)
+def test_a_chunks_seconds_are_those_of_the_work_on_it(schedule, monkeypatch):
+    """The clock goes on by one with every forward: each chunk of this take has three, and whatever anchors and writes ask for."""
+    clock, forward = [0.], fake.FakeTransformer.__call__
+
+    def tick(self, *args):
+        clock[0] += 1
+        return forward(self, *args)
+
+    monkeypatch.setattr(fake.FakeTransformer, "__call__", tick)
+    monkeypatch.setattr(stats_module, "perf_counter", lambda: clock[0])
+    _, trace, transformer = fake.take(KVPolicy(schedule=schedule))
+    assert [row.seconds_by_phase["denoise"] >= 3 for row in trace.rows] == [True] * 4
+    assert [row.seconds for row in trace.rows] == [sum(row.seconds_by_phase.values()) for row in trace.rows]
+    assert sum(row.seconds for row in trace.rows) == len(transformer.calls)
