@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLAIN = {"__future__", "abc", "collections", "contextlib", "dataclasses", "functools", "json", "math", "pathlib", "re", "time", "typing"}
+PLAIN = {"__future__", "abc", "collections", "contextlib", "dataclasses", "functools", "json", "math", "pathlib", "re", "threading", "time", "typing"}
 MAY_IMPORT = {                       # room: (other rooms, packages)
     "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
     "rollout": ({"kv_policies"}, {"torch"}),
