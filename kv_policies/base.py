@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from .pages import Pages
+
 if TYPE_CHECKING:
     from .cache import Bank, KVCache
     from .scores import ScoreHistogram
@@ -202,8 +204,9 @@ class Schedule(ABC):
 class Storage:
     """Slot 4: how the kept bytes are held. This one: in the model's dtype, on the model's device."""
 
-    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+    def pages(self, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Pages:
+        """Where a layer of a bank holds its rows."""
+        return Pages(capacity, heads, head_dim, dtype, device)
 
 
 @dataclass(frozen=True)

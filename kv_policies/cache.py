@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from .base import BankPlan, Chunk, Geometry, Storage
-from .rope import rotate_in_time
+from .rope import turn, turn_in_time
 
 
 class Bank:
@@ -15,11 +15,11 @@ class Bank:
     """
 
     def __init__(self, geometry: Geometry, plan: BankPlan, storage: Storage, dtype: torch.dtype, device: torch.device):
-        self.geometry, self.heads, self.storage = geometry, plan.heads_by_layer(geometry), storage
+        self.geometry, self.heads, self.device = geometry, plan.heads_by_layer(geometry), device
         self.capacity, self.most = (frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames))
         self.head_index = [torch.tensor(group, dtype=torch.long, device=device) for group in self.heads]
-        self.k, self.v = ([storage.allocate((1, self.capacity, len(group), geometry.head_dim), dtype, device) for group in self.heads]
-                          for _ in range(2))
+        self.pages = [storage.pages(self.capacity, len(group), geometry.head_dim, dtype, device) for group in self.heads]
+        self._row_bytes = 2 * sum(map(len, self.heads)) * geometry.head_dim * dtype.itemsize
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
         self.position = torch.empty(self.capacity, dtype=torch.float64)
@@ -42,28 +42,22 @@ class Bank:
         self.length = end
 
     def _grow(self, capacity: int):
-        """Move into larger buffers, one at a time, so that no more than one layer is held twice."""
-        def larger(old: Tensor, new: Tensor, dim: int) -> Tensor:
-            new.narrow(dim, 0, self.length).copy_(old.narrow(dim, 0, self.length))
-            return new
-
-        for buffers in (self.k, self.v):
-            for layer, old in enumerate(buffers):
-                buffers[layer] = larger(old, self.storage.allocate((1, capacity, *old.shape[2:]), old.dtype, old.device), 1)
-                del old
+        for pages in self.pages:
+            pages.grow(capacity, self.length)
         for name in ("frame", "cell", "position"):
             old = getattr(self, name)
-            setattr(self, name, larger(old, old.new_empty(capacity), 0))
+            new = old.new_empty(capacity)
+            new[:self.length] = old[:self.length]
+            setattr(self, name, new)
         self.capacity = capacity
 
     def write(self, layer: int, k: Tensor, v: Tensor):
         """Overwrite the rows of the chunk in work, `[1, N, H, D]` each."""
-        self.k[layer][:, self.committed:self.length] = k
-        self.v[layer][:, self.committed:self.length] = v
+        self.pages[layer].write(slice(self.committed, self.length), k, v)
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Views of all live rows, `[1, S, H, D]` each; nothing is copied."""
-        return self.k[layer][:, :self.length], self.v[layer][:, :self.length]
+    def read(self, layer: int, rows: slice | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of live rows, `[1, S, H, D]` each; None: of all."""
+        return self.pages[layer].read(slice(0, self.length) if rows is None else rows)
 
     def commit(self):
         self.committed = self.length
@@ -77,30 +71,33 @@ class Bank:
         bounds = torch.tensor([first, last + 1])
         return slice(*torch.searchsorted(self.frame[:self.committed].contiguous(), bounds).tolist())
 
-    def keep(self, rows: Tensor):
-        """Gather the given live rows (long, ascending) to the front, in all layers; the rest is gone."""
-        if len(rows) == self.length:
+    def keep(self, rows: Tensor, after: int = 0):
+        """Gather the given live rows (long, ascending) to the front, in all layers; the rest is gone.
+
+        The first `after` rows stay too: `rows` tells of those behind them.
+        """
+        length = after + len(rows)
+        if length == self.length:
             return
         # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
         own = self.length - self.committed
         if len(rows) < own or (own and not torch.equal(rows[len(rows) - own:], torch.arange(self.committed, self.length))):
             raise RuntimeError("A KV policy dropped rows of the chunk in work; only history may be evicted.")
-        moved = (rows != torch.arange(len(rows))).nonzero()
-        first = int(moved[0]) if len(moved) else len(rows)
-        moving, target = rows[first:], slice(first, len(rows))
+        moved = (rows != torch.arange(after, length)).nonzero()
+        still = int(moved[0]) if len(moved) else len(rows)
+        moving, target = rows[still:], slice(after + still, length)
         if len(moving):
-            on_device = moving.to(self.k[0].device)
-            for buffer in (*self.k, *self.v):
-                buffer[:, target] = buffer.index_select(1, on_device)     # one layer's rows at a time: a small working set
+            on_device = moving.to(self.device)
+            for pages in self.pages:
+                pages.gather(on_device, target)
             for name in (self.frame, self.cell, self.position):
                 name[target] = name[moving]
-        self.committed = len(rows) - own
-        self.length = len(rows)
+        self.committed, self.length = length - own, length
 
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are beside the bank, once; those rows must stay the first ones."""
         if not self._source:
-            self._source = [k[:, :count].clone() for k in self.k]
+            self._source = [pages.read(slice(0, count))[0].clone() for pages in self.pages]
             self._source_position = self.position[:count].clone()
 
     def move(self, position: Tensor):
@@ -111,26 +108,26 @@ class Bank:
         """
         if torch.equal(position, self.position[:len(position)]):
             return
-        g, held = self.geometry, len(self._source_position)
-        for first, last, keys, origin in ((0, min(held, len(position)), self._source, self._source_position),
-                                          (held, len(position), self.k, self.position)):
-            if first < last:
-                shift = position[first:last] - origin[first:last]
-                for buffer, source in zip(self.k, keys):
-                    buffer[:, first:last] = rotate_in_time(source[:, first:last], shift, g.temporal_channels, g.rope_theta)
+        g, held = self.geometry, min(len(self._source_position), len(position))
+        for rows, origin in ((slice(0, held), self._source_position), (slice(held, len(position)), self.position)):
+            if rows.start < rows.stop:
+                angles = turn_in_time(position[rows] - origin[rows], g.temporal_channels, g.rope_theta, self.device)
+                for layer, pages in enumerate(self.pages):
+                    source = self._source[layer][:, rows] if rows.stop == held else pages.read(rows)[0]
+                    pages.write_keys(rows, turn(source, *angles))
         self.position[:len(position)] = position
 
     def free(self):
         """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
-        self.k, self.v, self._source = [], [], []
+        self.pages, self._source = [], []
         self.length = self.committed = 0
 
     def nbytes(self) -> int:
         """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
-        return sum(t.numel() * t.element_size() for t in (*self.k, *self.v, *self._source))
+        return sum(pages.nbytes() for pages in self.pages) + sum(source.nbytes for source in self._source)
 
     def live_bytes(self, rows: int) -> int:
-        return sum(2 * rows * k.shape[2] * k.shape[3] * k.element_size() for k in self.k)
+        return rows * self._row_bytes
 
 
 class KVCache:

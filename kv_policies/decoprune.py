@@ -137,11 +137,12 @@ class DeCoPruneRun(RetentionRun):
             return
         self.records = [record for record in self.records if record.chunk.index > chunk.index - self.dense]
         bank, tokens = cache.banks[0], self.geometry.tokens_per_frame
-        frame, keep = bank.frame[:bank.length], torch.ones(bank.length, dtype=torch.bool)
+        first = bank.rows_of(due[0].chunk.start_frame, chunk.start_frame - 1).start      # what lies before it was pruned long ago
+        keep = torch.ones(bank.length - first, dtype=torch.bool)
         for record in due:
-            rows = (frame >= record.chunk.start_frame) & (frame < record.chunk.end_frame)
-            keep[rows] = record.keep[(frame[rows] - record.chunk.start_frame) * tokens + bank.cell[:bank.length][rows]]
-        bank.keep(keep.nonzero()[:, 0])
+            rows = bank.rows_of(record.chunk.start_frame, record.chunk.end_frame - 1)
+            keep[rows.start - first:rows.stop - first] = record.keep[(bank.frame[rows] - record.chunk.start_frame) * tokens + bank.cell[rows]]
+        bank.keep(first + keep.nonzero()[:, 0], after=first)
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
         if self.predicted is None or chunk.index < self.sink:

@@ -147,7 +147,7 @@ def z_score(values: Tensor, dim: int) -> Tensor:
 
 
 def history_of(key: tuple, bank: Bank, geometry: Geometry) -> History:
-    device, (h, w) = bank.k[0].device, geometry.grid
+    device, (h, w) = bank.device, geometry.grid
     frame, cell = bank.frame[:bank.committed], bank.cell[:bank.committed]
     names, index, counts = torch.unique_consecutive(frame, return_inverse=True, return_counts=True)
     row_lengths = torch.bincount(index * h + cell // w, minlength=len(names) * h)

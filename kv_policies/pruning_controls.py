@@ -51,7 +51,7 @@ class TempDiffPruneRun(DeCoPruneRun):
         first = bank.committed - (chunk.frames + 1) * h * w
         if first < 0 or bank.frame[first] != chunk.start_frame - 1:      # the frame before is not whole: begin with the chunk's own
             first += h * w
-        keys = bank.k[layer][0, first:bank.committed].flatten(1).float()
+        keys = bank.read(layer, slice(first, bank.committed))[0][0].flatten(1).float()
         keys = functional.normalize(keys, dim=-1).unflatten(0, (-1, h, w))
         change = 1 - (keys[1:] * keys[:-1]).sum(-1)
         change = torch.cat([change[:1], change])[-chunk.frames:] if len(change) else keys.new_ones(1, h, w)

@@ -8,17 +8,26 @@ def temporal_frequencies(channels: int, theta: float) -> Tensor:
     return theta ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
 
 
-def rotate_in_time(k: Tensor, shift: Tensor, channels: int, theta: float) -> Tensor:
-    """Turn keys `[B, S, H, D]` by `shift` latent frames, float64 `[S]`; the first `channels` of D are temporal, in adjacent pairs.
+def turn_in_time(shift: Tensor, channels: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine that turn keys by `shift` latent frames, float64 `[S]`: fp32 `[S, 1, channels / 2]` each, for `turn`.
 
-    Rotations compose, so this equals rotating the bare key at the new position. Angles are built in float64, since a fp32
-    position past some thousand frames has lost the digits that the fastest pair needs; the product is taken in fp32.
+    Angles are built in float64, since a fp32 position past some thousand frames has lost the digits that the fastest pair needs.
     """
     angle = shift[:, None] * temporal_frequencies(channels, theta)      # on the CPU: not every device has float64
-    cos, sin = (turn.float()[:, None].to(k.device) for turn in (angle.cos(), angle.sin()))
+    return tuple(part.float()[:, None].to(device) for part in (angle.cos(), angle.sin()))
+
+
+def turn(k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Keys `[B, S, H, D]` turned in time; the first channels of D are temporal, in adjacent pairs. The product is taken in fp32."""
+    channels = 2 * cos.shape[-1]
     even, odd = k[..., :channels].float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
     return torch.cat([turned.to(k.dtype), k[..., channels:]], -1)
+
+
+def rotate_in_time(k: Tensor, shift: Tensor, channels: int, theta: float) -> Tensor:
+    """Turn keys `[B, S, H, D]` by `shift` latent frames, float64 `[S]`. Rotations compose, so this equals rotating the bare key at the new position."""
+    return turn(k, *turn_in_time(shift, channels, theta, k.device))
 
 
 def virtual_frames(frame: Tensor, boundary: int, virtual_length: int, recent: int) -> Tensor:

@@ -138,6 +138,5 @@ def _together(stream: Stream, forward: Forward, layer: int) -> tuple[Tensor, Ten
     parts = [stream.caches[forward.memory].banks[0].read(layer)]
     for name, first, last in forward.reads:
         bank = stream.caches[name].banks[0]
-        rows = bank.rows_of(first, last)
-        parts.insert(-1, (bank.k[layer][:, rows], bank.v[layer][:, rows]))
+        parts.insert(-1, bank.read(layer, bank.rows_of(first, last)))
     return tuple(torch.cat(side, 1) for side in zip(*parts))

@@ -200,6 +200,7 @@ def _history_tokens(stream: Stream, forward: Forward) -> int:
         return cache.history_tokens()
     parts = [(cache.banks[0], slice(0, cache.banks[0].committed))]
     parts += [(bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
-    names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts]).unique()
-    before = int((names < forward.chunk.start_frame * cache.geometry.tokens_per_frame).sum())
-    return before * cache.geometry.layers * cache.geometry.heads
+    names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts])
+    before = torch.zeros(forward.chunk.start_frame * cache.geometry.tokens_per_frame, dtype=torch.bool)
+    before[names[names < len(before)]] = True
+    return int(before.sum()) * cache.geometry.layers * cache.geometry.heads

@@ -19,8 +19,8 @@ class FilledContext(CleanPass):
             for stream in session.streams.values():
                 stream.forwards[HISTORY] += 1
                 for bank in stream.caches[HISTORY].banks:
-                    for layer, k in enumerate(bank.k):
-                        bank.write(layer, *torch.randn(2, 1, bank.length - bank.committed, *k.shape[2:]).to(k))
+                    for layer, heads in enumerate(bank.heads):
+                        bank.write(layer, *torch.randn(2, 1, bank.length - bank.committed, len(heads), bank.geometry.head_dim).to(session.dtype))
 
         rollout._model = Model(lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma), write, real.noise)
         yield from super().take(rollout)

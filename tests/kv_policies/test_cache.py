@@ -41,7 +41,7 @@ def test_keep_gathers_the_same_rows_in_every_layer(rows):
 
 def test_reading_copies_nothing():
     bank = filled_bank()
-    assert bank.read(1)[0].data_ptr() == bank.k[1].data_ptr()
+    assert bank.read(1)[0].data_ptr() == bank.pages[1].k.data_ptr()
 
 
 def test_the_chunk_in_work_survives_compaction_and_is_overwritten_in_place():
@@ -99,7 +99,7 @@ def test_a_sink_that_moves_often_gathers_no_rounding_error():
     for step in range(1, 200):
         moved.move(torch.full((2,), float(step), dtype=torch.float64))
     once.move(torch.full((2,), 199., dtype=torch.float64))
-    assert torch.equal(moved.k[1], once.k[1])
+    assert torch.equal(moved.pages[1].k, once.pages[1].k)
     assert moved.position[:3].tolist() == [199, 199, 1]
     moved.move(torch.zeros(2, dtype=torch.float64))
-    assert torch.equal(moved.k[0], filled_bank(dtype=torch.bfloat16).k[0])
+    assert torch.equal(moved.pages[0].k, filled_bank(dtype=torch.bfloat16).pages[0].k)

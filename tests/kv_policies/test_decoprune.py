@@ -32,7 +32,7 @@ class Script:
             bank = self.session.streams["positive"].caches["history"].banks[0]
             self.histories[chunk.index] = (bank.frame[:bank.committed] * T + bank.cell[:bank.committed]).tolist()
             for layer in range(fake.LAYERS):
-                assert (-bank.v[layer][0, :bank.committed, 0, 0] - 1000 * layer).tolist() == self.histories[chunk.index]
+                assert (-bank.read(layer)[1][0, :bank.committed, 0, 0] - 1000 * layer).tolist() == self.histories[chunk.index]
         return chunk
 
     def predict(self, forward, x, sigma):
@@ -157,7 +157,7 @@ def test_a_probe_leaves_no_trace():
 
         def keep(session, finished):
             bank = session.streams["positive"].caches["history"].banks[0]
-            seen.append([t[:, :bank.committed].clone() for t in (*bank.k, *bank.v)] + [bank.position[:bank.committed].clone()])
+            seen.append([t[:, :bank.committed].clone() for pages in bank.pages for t in (pages.k, pages.v)] + [bank.position[:bank.committed].clone()])
 
         out, _, transformer = fake.take(KVPolicy(retention), 10, 2, fake.noise_of(8, seed=9), on_chunk=keep)
         return seen, out, len(transformer.calls)
@@ -191,7 +191,7 @@ def test_the_reindex_moves_the_keys_of_a_given_history_once():
     def look(session, finished):
         bank = session.streams["positive"].caches["history"].banks[0]
         (before if finished.chunk.end_frame == 12 else after).update(
-            frame=bank.frame[:bank.committed].clone(), position=bank.position[:bank.committed].clone(), k=[k[:, :bank.committed].clone() for k in bank.k])
+            frame=bank.frame[:bank.committed].clone(), position=bank.position[:bank.committed].clone(), k=[pages.k[:, :bank.committed].clone() for pages in bank.pages])
 
     fake.take(KVPolicy(policy), 16, 2, fake.noise_of(12, seed=9), on_chunk=look)
     assert torch.equal(before["position"], before["frame"].double())

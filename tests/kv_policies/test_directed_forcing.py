@@ -48,7 +48,7 @@ def bank_of(frames, dropped=(), heads=None, seed=0):
 
 def frames_by_the_book(policy, layer, q, bank):
     """{(query frame, head): history frames read}, in loops; ties go to the earlier frame."""
-    k = bank.k[layer][0, :bank.committed].double()
+    k = bank.read(layer)[0][0, :bank.committed].double()
     frame, cell = bank.frame[:bank.committed].tolist(), bank.cell[:bank.committed].tolist()
     history, h = sorted(set(frame)), GRID[0]
 
@@ -97,7 +97,7 @@ def read_by_the_book(policy, layer, q, bank):
     frame = bank.frame[:bank.length]
     for (f, i), frames in frames_by_the_book(policy, layer, q, bank).items():
         rows = (torch.isin(frame, torch.tensor(frames)) | (torch.arange(bank.length) >= bank.committed)).nonzero()[:, 0]
-        k, v = (u[0, rows, i].double() for u in (bank.k[layer], bank.v[layer]))
+        k, v = (u[0, rows, i].double() for u in bank.read(layer))
         weight = (q[0, f * T:(f + 1) * T, i].double() @ k.T / math.sqrt(DIM)).softmax(-1)
         out[0, f * T:(f + 1) * T, i] = weight @ v
     return out.flatten(2)

@@ -1,0 +1,36 @@
+"""Where a bank's keys and values lie: one object a layer, the only door to them."""
+import torch
+from torch import Tensor
+
+
+class Pages:
+    """Keys and values of one layer's rows, `[1, capacity, H, D]` each, in the model's dtype on its device."""
+
+    def __init__(self, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
+        self.k, self.v = (torch.empty((1, capacity, heads, head_dim), dtype=dtype, device=device) for _ in range(2))
+
+    def write(self, rows: slice, k: Tensor, v: Tensor):
+        self.k[:, rows], self.v[:, rows] = k, v
+
+    def read(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Views of rows, `[1, S, H, D]` each; nothing is copied."""
+        return self.k[:, rows], self.v[:, rows]
+
+    def gather(self, rows: Tensor, target: slice):
+        """Copy rows (long, on the device) to where others lay."""
+        for buffer in (self.k, self.v):              # one at a time: a small working set
+            buffer[:, target] = buffer.index_select(1, rows)
+
+    def write_keys(self, rows: slice, k: Tensor):
+        self.k[:, rows] = k
+
+    def grow(self, capacity: int, length: int):
+        """Move the first `length` rows into larger buffers, one at a time, so that no more than one is held twice."""
+        for name in ("k", "v"):
+            old = getattr(self, name)
+            new = old.new_empty((1, capacity, *old.shape[2:]))
+            new[:, :length] = old[:, :length]
+            setattr(self, name, new)
+
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
