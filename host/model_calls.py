@@ -42,7 +42,7 @@ def model_of_roles(guider, extra_args: dict, session: Session, noise_index: int,
                                    noise_index, keep_text=player is renderer) for player in (planner, renderer)}
 
     def model_for(forward: Forward) -> Model:
-        player = planner if forward.memory == ANCHORS else renderer
+        player = planner if session.policy.schedule.lane(forward.memory) == ANCHORS else renderer
         turns.take(player, cache=not session.streams)        # the first forward allocates the cache
         return models[player]
 

@@ -188,6 +188,10 @@ class Schedule(ABC):
         """Memories of one lane live on one device, where the forwards into them run; stats show them as one."""
         return memory
 
+    def graph(self, chunks: list[Chunk], steps: int) -> dict:
+        """Every work, which has a `lane`, with those it needs, in an order for one device. Empty: nothing here can run side by side."""
+        return {}
+
     def reports(self, chunks: list[Chunk], steps: int) -> int:
         """How often a take calls `on_step`: what a progress bar counts to."""
         return sum(1 if chunk.given else steps for chunk in chunks)

@@ -3,68 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from torch import Tensor
 
 from .base import BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
-
-ANCHORS = "anchors"
-
-
-def stage(step: int) -> str:
-    return f"stage {step}"
-
-
-class Work(NamedTuple):
-    """One forward. "plan": a step of an anchor block; "anchor": its clean forward; "render": a step of a chunk."""
-
-    kind: str
-    number: int                      # of the block or the chunk
-    step: int
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A take as blocks of anchors and chunks, and which forward waits for which."""
-
-    blocks: tuple[Chunk, ...]
-    chunks: tuple[Chunk, ...]
-    windows: tuple[tuple[int, int], ...]     # first and last anchor frame that each chunk reads
-    history: int                             # chunks that a stage remembers
-    steps: int
-
-    def graph(self) -> dict[Work, tuple[Work, ...]]:
-        """Every forward with those it needs, in an order in which one device can run them: anchors just ahead of the chunks that read them.
-
-        (chunk i, step k) needs (i, k - 1) and (i - 1, k); its first step needs its anchors.
-        """
-        needs: dict[Work, tuple[Work, ...]] = {}
-        planned = 0
-        for i, chunk in enumerate(self.chunks):
-            while planned < len(self.blocks) and self.blocks[planned].start_frame <= self.windows[i][1]:
-                self._plan(needs, planned)
-                planned += 1
-            if chunk.given and i < self.first_remembered:
-                continue
-            for step in range(self.steps):
-                before = [work for work in (Work("render", i, step - 1), Work("render", i - 1, step)) if work in needs]
-                anchors = [Work("anchor", b, 0) for b, block in enumerate(self.blocks) if step == 0
-                           and block.start_frame <= self.windows[i][1] and block.end_frame > self.windows[i][0]]
-                needs[Work("render", i, step)] = (*before, *anchors)
-        return needs
-
-    def _plan(self, needs: dict, b: int):
-        last = (Work("anchor", b - 1, 0),) if b else ()
-        for step in range(0 if self.blocks[b].given else self.steps):
-            needs[Work("plan", b, step)] = last
-            last = (Work("plan", b, step),)
-        needs[Work("anchor", b, 0)] = last
-
-    @property
-    def first_remembered(self) -> int:
-        """The first given chunk that a generated one still has in its stages' memory."""
-        return max(0, sum(chunk.given for chunk in self.chunks) - self.history)
+from .flash_forward_layout import ANCHORS, Layout, Work, stage
 
 
 @dataclass(frozen=True)
@@ -105,14 +48,26 @@ class FlashForward(Schedule):
         """Chunks that a stage remembers within the budget."""
         return min(self.stage_history, (self.budget_frames - self.anchor_window - chunk_frames) // chunk_frames)
 
+    def slots(self, blocks: int) -> int:
+        """Blocks of anchors that are held at once: the planner's history or a chunk's window, and the block in work."""
+        window = -(-(self.anchor_window - 1) // self.block_anchors) + 1      # one more where given anchors end inside it
+        return min(blocks, max(self.planner_history, window) + 1)
+
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
-        anchors = -(-take.total_frames // self.anchor_stride) if self.anchor_window else 0
-        held = min(anchors, (self.planner_history + 2) * self.block_anchors + self.anchor_window)
+        anchors = [-(-frames // self.anchor_stride) if self.anchor_window else 0 for frames in (take.given_frames, take.total_frames)]
+        blocks = sum(-(-count // self.block_anchors) for count in (anchors[0], anchors[1] - anchors[0]))
         frames = min(take.total_frames, (self.history(geometry.chunk_frames) + 1) * geometry.chunk_frames)
-        return {ANCHORS: [BankPlan(held, held)], **{stage(step): [BankPlan(frames, frames)] for step in range(take.steps)}}
+        return {**{f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)] for slot in range(self.slots(blocks))},
+                **{stage(step): [BankPlan(frames, frames)] for step in range(take.steps)}}
+
+    def lane(self, memory: str) -> str:
+        return ANCHORS if memory.startswith(ANCHORS) else memory
+
+    def graph(self, chunks: list[Chunk], steps: int) -> dict[Work, tuple[Work, ...]]:
+        return self.layout(chunks, steps).graph()
 
     def reports(self, chunks: list[Chunk], steps: int) -> int:
-        return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in self.layout(chunks, steps).graph())
+        return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in self.graph(chunks, steps))
 
     def layout(self, chunks: list[Chunk], steps: int) -> Layout:
         total, given = chunks[-1].end_frame, sum(chunk.frames for chunk in chunks if chunk.given)
@@ -128,49 +83,45 @@ class FlashForward(Schedule):
             centre = chunk.start_frame + (chunk.frames - 1) / 2
             near = sorted(anchors, key=lambda frame: (abs(frame - centre), frame))[:self.anchor_window]
             windows.append((min(near, default=0), max(near, default=-1)))
-        return Layout(tuple(blocks), tuple(chunks), tuple(windows), self.history(max(chunk.frames for chunk in chunks)), steps)
+        return Layout(tuple(blocks), tuple(chunks), tuple(windows), self.planner_history, self.history(max(chunk.frames for chunk in chunks)),
+                      self.slots(len(blocks)), steps)
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         layout = self.layout(rollout.chunks, rollout.steps)
         for chunk in rollout.chunks[:layout.first_remembered]:
             yield chunk, rollout.given(chunk)
         noisy: dict[tuple[str, int], Tensor] = {}        # what each block and chunk in work has come to
-        for work in layout.graph():
-            self._run(work, layout, rollout, noisy)
+        for work in rollout.walk(layout.graph(), lambda work, rollout: self._run(work, layout, rollout, noisy)):
             if work.kind == "render" and work.step == rollout.steps - 1:
                 yield layout.chunks[work.number], noisy.pop(("render", work.number))
 
     def _run(self, work: Work, layout: Layout, rollout, noisy: dict):
         """One forward, and what it leaves for others."""
-        if work.kind != "render":
-            block = layout.blocks[work.number]
-            if work in (Work("plan", work.number, 0), Work("anchor", work.number, 0)) and (block.given or work.kind == "plan"):
-                first = layout.blocks[max(0, work.number - self.planner_history)].start_frame
-                rollout.forget(ANCHORS, min(first, self._oldest_read(layout, work.number)), block)
-                rollout.begin(block, ANCHORS)
-                noisy["plan", work.number] = rollout.given(block) if block.given else rollout.noise(block)
-            if work.kind == "plan":
-                x0 = rollout.denoise(block, work.step, noisy["plan", work.number], ANCHORS)
-                noisy["plan", work.number] = rollout.renoise(block, work.step, x0)
-            else:
-                rollout.write(block, noisy.pop(("plan", work.number)), 0.0, ANCHORS)
+        if work.kind == "render":
+            self._render(work, layout, rollout, noisy)
             return
-        chunk, memory = layout.chunks[work.number], stage(work.step)
-        reads = ((ANCHORS, *layout.windows[work.number]),) if layout.blocks else ()
+        block, memory, reads, key = layout.blocks[work.number], layout.memory(work.number), layout.block_reads(work.number), ("plan", work.number)
+        if key not in noisy:
+            rollout.forget(memory, layout.chunks[-1].end_frame, block)
+            rollout.begin(block, memory)
+            noisy[key] = rollout.given(block) if block.given else rollout.noise(block)
+        if work.kind == "plan":
+            noisy[key] = rollout.renoise(block, work.step, rollout.denoise(block, work.step, noisy[key], memory, reads))
+        else:
+            rollout.write(block, noisy.pop(key), 0.0, memory, reads)
+
+    def _render(self, work: Work, layout: Layout, rollout, noisy: dict):
+        chunk, memory, reads, key = layout.chunks[work.number], stage(work.step), layout.chunk_reads(work.number), ("render", work.number)
         oldest = layout.chunks[max(0, work.number - layout.history)]
         rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame, chunk)
         rollout.begin(chunk, memory)
         if chunk.given:
             sigma = rollout.sigmas[work.step]
             rollout.write(chunk, (1 - sigma) * rollout.given(chunk) + sigma * rollout.noise(chunk), sigma, memory, reads)
-            noisy["render", work.number] = rollout.given(chunk)
+            noisy[key] = rollout.given(chunk)
             return
-        x = rollout.noise(chunk) if work.step == 0 else noisy["render", work.number]
-        x0 = rollout.denoise(chunk, work.step, x, memory, reads)
+        x0 = rollout.denoise(chunk, work.step, rollout.noise(chunk) if work.step == 0 else noisy[key], memory, reads)
         rollout.commit(memory)
-        noisy["render", work.number] = rollout.renoise(chunk, work.step, x0)
-
-    def _oldest_read(self, layout: Layout, block: int) -> int:
-        """First anchor frame that the chunk waiting for this block reads."""
-        waiting = next((window for window in layout.windows if window[1] >= layout.blocks[block].start_frame), layout.windows[-1])
-        return waiting[0]
+        noisy[key] = rollout.renoise(chunk, work.step, x0)
+        if work.step + 1 < rollout.steps:    # handed on before this lane goes on to its next chunk, which a later copy would have to wait for
+            noisy[key] = rollout.bring(noisy[key], stage(work.step + 1))

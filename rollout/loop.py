@@ -1,6 +1,7 @@
 """How a take is made: chunks, the re-noise rule, and the bookkeeping around a schedule."""
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from ..kv_policies import HISTORY, Chunk, Forward
 from .session import Session
 from .stats import Trace
+from .walk import Worker, walk
 
 
 def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0) -> list[Chunk]:
@@ -41,13 +43,31 @@ class Rollout:
     """
 
     def __init__(self, chunks: list[Chunk], sigmas: Tensor, noise: Tensor, prefix: Tensor | None, model: Model, session: Session,
-                 trace: Trace, on_step: Callable[[Chunk, int, Tensor, Tensor], None]):
-        """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given chunks' latents."""
+                 trace: Trace, on_step: Callable[[Chunk, int, Tensor, Tensor], None], workers: Mapping[str, Worker] = {}):
+        """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given chunks' latents; `workers` by lane, or none."""
         self.chunks, self.steps = chunks, len(sigmas) - 1
         self._sigmas, self.sigmas = sigmas, sigmas.tolist()
         self._noise, self._prefix, self._model = noise, prefix, model
-        self._session, self._trace, self._on_step = session, trace, on_step
+        self._session, self._trace, self._on_step, self._workers = session, trace, on_step, workers
         self._given_chunks = sum(chunk.given for chunk in chunks)
+
+    def walk(self, graph: dict, run: Callable) -> Iterator:
+        """Do a schedule's graph by `run(work, rollout)`, where there are workers side by side, and yield each work in the graph's order."""
+        told: dict = {}
+
+        def run_one(work):
+            desk, told[work] = copy(self), []
+            desk._on_step = lambda *report: told[work].append(report)        # progress is told from this thread, in order
+            run(work, desk)
+
+        for work in walk(graph, run_one, self._workers):
+            for report in told.pop(work):
+                self._on_step(*report)
+            yield work
+
+    def bring(self, x: Tensor, memory: str) -> Tensor:
+        """The tensor where a memory lives."""
+        return x.to(self._session.place(memory))
 
     def begin(self, chunk: Chunk, memory: str = HISTORY):
         with self._trace.phase("policy", chunk):
@@ -75,8 +95,9 @@ class Rollout:
     def denoise(self, chunk: Chunk, step: int, x: Tensor, memory: str = HISTORY, reads: tuple = ()) -> Tensor:
         """One step: the prediction x0 of the noisy chunk `x`."""
         forward = Forward(chunk, step, memory, reads)
+        x = self.bring(x, memory)
         with self._trace.phase("denoise", chunk):
-            x0 = self._model.predict(forward, x, self._sigmas[step])
+            x0 = self._model.predict(forward, x, self._sigmas[step].to(x.device))
         self._trace.measure(self._session, forward)
         if memory == HISTORY:
             with self._trace.phase("policy", chunk):
@@ -89,7 +110,7 @@ class Rollout:
         """The next step's noisy chunk; x0 itself after the last one."""
         if self.sigmas[step + 1] == 0:
             return x0
-        sigma = self._sigmas[step + 1]
+        sigma = self._sigmas[step + 1].to(x0.device)
         return (1.0 - sigma) * x0 + sigma * self._model.noise(chunk.index - self._given_chunks, step, x0)
 
     def clean(self, chunk: Chunk, x0: Tensor, sigma: float):
@@ -113,7 +134,7 @@ class Rollout:
             self._trace.measure(self._session, forward)
         before = self._session.forward_counts(memory)
         with self._trace.phase("clean", chunk):
-            self._model.write(forward, x, sigma)
+            self._model.write(forward, self.bring(x, memory), sigma)
         self._session.commit(before, memory)
 
     def _probe(self, chunk: Chunk, x0: Tensor):

@@ -1,6 +1,6 @@
 """What travels with a model call: the caches of all streams, and the one place where attention meets the policy."""
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from threading import RLock
 
 import torch
@@ -12,18 +12,25 @@ from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KV
 class Stream:
     """The memory of one conditioning branch. Streams never share a cache."""
 
-    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
+    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, place: Callable[[str], torch.device]):
         self.retention = policy.retention.start(geometry, take)
         self.selection = policy.selection.start(geometry, take, policy.retention)
-        self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, device)
+        self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, place(name))
                        for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()}
+        self.copies: dict[tuple[str, torch.device], list[tuple[Tensor, Tensor]]] = {}        # of a memory that is read on another device, by layer
         self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
         self.forwards: Counter[str] = Counter()              # by memory
 
     def begin(self, memory: str, chunk: Chunk):
         if memory == HISTORY:
             self.retention.begin_chunk(self.caches[HISTORY], chunk)
+        for key in [key for key in list(self.copies) if key[0] == memory]:
+            del self.copies[key]
         self.caches[memory].reserve(chunk)
+
+    def nbytes(self) -> int:
+        copied = (side for layers in list(self.copies.values()) for layer in layers for side in layer)
+        return sum(cache.nbytes() for cache in self.caches.values()) + sum(side.nbytes for side in copied)
 
 
 class Session:
@@ -32,18 +39,23 @@ class Session:
     Forwards into different memories may run at the same time, in threads of their own: `lock` guards which streams and chunks there are.
     """
 
-    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device):
+    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, device: torch.device,
+                 places: Mapping[str, torch.device] = {}):
+        """`places`: the devices of lanes that do not live on `device`."""
         self.policy, self.geometry, self.take = policy, geometry, take
-        self.dtype, self.device = dtype, device
+        self.dtype, self.device, self.places = dtype, device, places
         self.streams: dict[Hashable, Stream] = {}
         self.open: dict[str, Chunk] = {}         # the chunk in work of each memory
         self.lock = RLock()
+
+    def place(self, memory: str) -> torch.device:
+        return self.places.get(self.policy.schedule.lane(memory), self.device)
 
     def stream(self, key: Hashable) -> Stream:
         """The stream of a conditioning, made at its first forward."""
         with self.lock:
             if key not in self.streams:
-                stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.device)
+                stream = self.streams[key] = Stream(self.policy, self.geometry, self.take, self.dtype, self.place)
                 for memory, chunk in self.open.items():
                     stream.begin(memory, chunk)
             return self.streams[key]
@@ -75,7 +87,7 @@ class Session:
         if len(banks) == 1:                  # all heads together: no gather, no scatter
             banks[0].write(layer, k, v)
             if forward.reads:
-                return attention(q, *_together(stream, forward, layer))
+                return attention(q, *self._together(stream, forward, layer))
             return self._read(forward, stream, layer, q, banks[0], attention)
         out = torch.empty_like(q)
         for bank in banks:
@@ -123,20 +135,33 @@ class Session:
         with self.lock:
             return {key: stream.forwards[memory] for key, stream in self.streams.items()}
 
+    def _together(self, stream: Stream, forward: Forward, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of other memories' rows, then of the forward's own memory, `[1, S, H, D]` each."""
+        parts, here = [], self.place(forward.memory)
+        for name, first, last in forward.reads:
+            bank = stream.caches[name].banks[0]
+            rows = bank.rows_of(first, last)
+            if self.place(name) == here:
+                parts.append(bank.read(layer, rows))
+            else:
+                parts.append(tuple(side[:, rows] for side in self._copy(stream, name, here)[layer]))
+        parts.append(stream.caches[forward.memory].banks[0].read(layer))
+        return tuple(torch.cat(side, 1) for side in zip(*parts))
+
+    def _copy(self, stream: Stream, memory: str, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+        """A memory's history by layer on another device: copied once for what lies in it, and gone when that goes."""
+        if (memory, device) not in stream.copies:
+            bank = stream.caches[memory].banks[0]
+            stream.copies[memory, device] = [tuple(side.to(device) for side in bank.read(layer, slice(0, bank.committed)))
+                                             for layer in range(self.geometry.layers)]
+        return stream.copies[memory, device]
+
     def close(self):
         for stream in self.streams.values():
             stream.text.clear()
+            stream.copies.clear()
             for cache in stream.caches.values():
                 for bank in cache.banks:
                     bank.free()
         self.streams.clear()
         self.open.clear()
-
-
-def _together(stream: Stream, forward: Forward, layer: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of other memories' rows, then of the forward's own memory, `[1, S, H, D]` each."""
-    parts = [stream.caches[forward.memory].banks[0].read(layer)]
-    for name, first, last in forward.reads:
-        bank = stream.caches[name].banks[0]
-        parts.insert(-1, bank.read(layer, bank.rows_of(first, last)))
-    return tuple(torch.cat(side, 1) for side in zip(*parts))

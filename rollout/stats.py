@@ -146,7 +146,7 @@ class Trace:
             banks = [_banks(stream, session.policy.schedule.lane) for stream in streams]
             tokens = {name: sum(bank.committed for bank in group) for name, group in (banks[0].items() if banks else ())}
             live = [sum(bank.live_bytes(bank.committed) for of_stream in banks for bank in of_stream[name]) for name in tokens]
-            allocated = sum(cache.nbytes() for stream in streams for cache in stream.caches.values())
+            allocated = sum(stream.nbytes() for stream in streams)
             self.bank_names = self.bank_names or tuple(tokens)
             self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(streams))
             self._memory[forward.chunk.index] = dict(

@@ -1,4 +1,6 @@
 """FlashForward and HiAR: which forward runs when, and exactly what it reads."""
+from collections import defaultdict
+
 import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, DirectedForcing, FlashForward, Hierarchical, KVPolicy, SinkWindow, Take
@@ -11,17 +13,18 @@ FOUR = (1., .9, .8, .5, 0.)
 
 
 def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1., .5, 0.), **options):
-    """[(latent frames of the chunk, sigma, [(memory, frames read)])] of every forward of a take, in order."""
+    """[(latent frames of the chunk, sigma, [(lane, history frames read)])] of every forward of a take, in order."""
     seen, original = [], fake.FakeTransformer.__call__
 
     def watch(self, forward, x, sigma):
         out = original(self, forward, x, sigma)
         stream = self.session.streams["positive"]
-        own = stream.caches[forward.memory].banks[0]
-        read = [(forward.memory, sorted(set(own.frame[:own.committed].tolist())))]
+        own, read = stream.caches[forward.memory].banks[0], defaultdict(list)
+        read[schedule.lane(forward.memory)] += own.frame[:own.committed].tolist()
         for name, first, last in forward.reads:
             bank = stream.caches[name].banks[0]
-            read.append((name, sorted(set(bank.frame[bank.rows_of(first, last)].tolist()))))
+            read[schedule.lane(name)] += bank.frame[bank.rows_of(first, last)].tolist()
+        read = [(lane, sorted(set(frames))) for lane, frames in read.items()]
         seen.append((list(forward.chunk.numbers), round(float(sigma), 2), read))
         return out
 
