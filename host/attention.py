@@ -41,7 +41,7 @@ class CrossAttentionPatch:
         if run is None or not run.text_is_constant:
             return self.original(x, context, transformer_options=transformer_options, **kwargs)
         a = self.attention
-        k, v = run.session.text(run.streams, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context)))
+        k, v = run.session.text(run.forward, run.streams, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context)))
         return a.o(optimized_attention(a.norm_q(a.q(x)), k, v, heads=a.num_heads, transformer_options=transformer_options))
 
 

@@ -18,7 +18,7 @@ class Stream:
         self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, place(name))
                        for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()}
         self.copies: dict[tuple[str, torch.device], list[tuple[Tensor, Tensor]]] = {}        # of a memory that is read on another device, by layer
-        self.text: dict[int, tuple[Tensor, Tensor]] = {}     # cross-attention keys and values by layer
+        self.text: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}        # cross-attention keys and values by device and layer
         self.forwards: Counter[str] = Counter()              # by memory
 
     def begin(self, memory: str, chunk: Chunk):
@@ -102,13 +102,14 @@ class Session:
             stream.retention.observe(layer, forward.chunk, forward.step, q, bank)
         return stream.selection.read(layer, forward.chunk, q, bank, attention)
 
-    def text(self, keys: list[Hashable], layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Cross-attention keys and values `[B, L, H * D]`, projected once per stream and layer."""
-        if any(layer not in self.stream(key).text for key in keys):
+    def text(self, forward: Forward, keys: list[Hashable], layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Cross-attention keys and values `[B, L, H * D]`, projected once per stream, layer and device."""
+        place = self.place(forward.memory), layer
+        if any(place not in self.stream(key).text for key in keys):
             k, v = project()
             for i, key in enumerate(keys):
-                self.stream(key).text[layer] = k[i:i + 1], v[i:i + 1]
-        parts = [self.stream(key).text[layer] for key in keys]
+                self.stream(key).text[place] = k[i:i + 1], v[i:i + 1]
+        parts = [self.stream(key).text[place] for key in keys]
         return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
 
     def commit(self, forwards_before: dict[Hashable, int], memory: str = HISTORY):

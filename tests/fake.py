@@ -1,10 +1,13 @@
 """A fake video transformer of two attention layers, so that the loop and the policies run without a host."""
+from threading import Thread
+
 import torch
 from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
 from keepsake.rollout.session import Session
 from keepsake.rollout.stats import Trace
+from keepsake.rollout.walk import spread
 
 GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4
 
@@ -51,19 +54,31 @@ def noise_of(frames, seed=1):
     return torch.randn((1, CHANNELS, frames, GRID[0] * 2, GRID[1] * 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def thread():
+    """A worker of `rollout.walk`."""
+    def start(work):
+        running = Thread(target=work)
+        running.start()
+        return running.join
+    return start
+
+
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None):
-    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it."""
+         on_chunk=lambda session, finished: None, workers=0):
+    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own."""
     known = Take(frames, 0 if prefix is None else prefix.shape[2], tuple(sigmas), seed=1)
-    session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"))
+    chunks = plan_chunks(frames, chunk_frames, known.given_frames)
+    lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
+    session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"),
+                      {lane: torch.device("cpu", number) for lane, number in lanes.items()})
     transformer, trace = FakeTransformer(session, streams), Trace()
 
     def fresh(number, step, like):
         return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)
 
-    chunks = plan_chunks(frames, chunk_frames, known.given_frames)
+    threads = [thread() for _ in range(workers)]
     rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
-                      Model(transformer, transformer, fresh), session, trace, on_step)
+                      Model(transformer, transformer, fresh), session, trace, on_step, {lane: threads[number] for lane, number in lanes.items()})
     pieces = []
     for finished in run(rollout, session, trace):
         pieces.append(finished.latents)

@@ -1,8 +1,8 @@
 """How long a take would be on several devices: a simulation over the schedules' own dependency graphs, from measured times.
 
 81 latent frames of the demo world in chunks of 3, 4 steps. One device runs each order for real and gives the seconds of a forward by kind;
-then the graph is walked with every forward on its stage's device: step k of FlashForward and of HiAR on device k * n / 4, the planner on a device
-of its own once there are more devices than steps. `--transfer` is added wherever a forward waits for one on another device. The clean-pass loop is
+then the graph is walked with every forward on its lane's device, as the sampler spreads lanes: stages that are neighbours together, the planner on a
+device of its own once there are as many as lanes. `--transfer` is added wherever a forward waits for one on another device. The clean-pass loop is
 sequential, so more devices do not help it; HiAR gets as many as FlashForward.
 
 The paper (arXiv 2609.32540) reports, with real devices, 1.42 to 2.92 over the clean-pass loop and 1.16 to 1.69 over HiAR on up to four.
@@ -21,6 +21,7 @@ from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
 from keepsake.kv_policies.flash_forward import Work  # noqa: E402
 from keepsake.rollout.loop import plan_chunks  # noqa: E402
+from keepsake.rollout.walk import spread  # noqa: E402
 
 FRAMES, CHUNK, STEPS = (27, 3, 4) if args.quick else (81, 3, 4)
 PAPER = {"clean": "1.42 to 2.92", "hiar": "1.16 to 1.69"}
@@ -42,12 +43,13 @@ def forward_seconds(parts, policy: KVPolicy, denoised: int, written: int) -> tup
     return tuple(map(statistics.median, zip(*told)))
 
 
-def makespan(graph, seconds, device) -> float:
-    """When the last forward ends if each runs on its device as soon as what it needs is there; in the graph's order on each device."""
-    free, ends = defaultdict(float), {}
+def makespan(graph, seconds, devices: int) -> float:
+    """When the last forward ends if each runs on its lane's device as soon as what it needs is there; in the graph's order on each device."""
+    free, ends, device = defaultdict(float), {}, spread(graph, devices)
     for work, needs in graph.items():
-        ready = max((ends[need] + args.transfer * (device(need) != device(work)) for need in needs), default=0.)
-        ends[work] = free[device(work)] = max(free[device(work)], ready) + seconds(work)
+        here = device[work.lane]
+        ready = max((ends[need] + args.transfer * (device[need.lane] != here) for need in needs), default=0.)
+        ends[work] = free[here] = max(free[here], ready) + seconds(work)
     return max(ends.values())
 
 
@@ -59,7 +61,7 @@ def hiar_graph(chunks: int) -> dict[Work, tuple[Work, ...]]:
 
 def main():
     parts, chunks, flash = load_demo_world(), plan_chunks(FRAMES, CHUNK), FlashForward()
-    graph = flash.layout(chunks, STEPS).graph()
+    graph = flash.graph(chunks, STEPS)
     count, anchors = len(chunks), sum(work.kind == "anchor" for work in graph)
     clean, clean_write = forward_seconds(parts, KVPolicy(SinkWindow(0, 21), schedule=CleanPass()), count * STEPS, count - 1)
     hiar, hiar_write = forward_seconds(parts, KVPolicy(schedule=Hierarchical()), count * STEPS, (count - 1) * STEPS)
@@ -67,13 +69,8 @@ def main():
     loop = count * STEPS * clean + (count - 1) * clean_write
     rows = []
     for devices in range(1, STEPS + 2):
-        stages = min(devices, STEPS)
-
-        def device(work, devices=devices, stages=stages):
-            return work.step * stages // STEPS if work.kind == "render" else devices - 1 if devices > STEPS else 0
-
-        ours = makespan(graph, lambda work: anchor if work.kind == "anchor" else render, device)
-        theirs = makespan(hiar_graph(count), lambda work: hiar + hiar_write * (work.number < count - 1), device)
+        ours = makespan(graph, lambda work: anchor if work.kind == "anchor" else render, devices)
+        theirs = makespan(hiar_graph(count), lambda work: hiar + hiar_write * (work.number < count - 1), devices)
         rows.append({"devices": devices, "speedup_over_clean_pass": loop / ours, "paper_over_clean_pass": PAPER["clean"],
                      "speedup_over_hiar": theirs / ours, "paper_over_hiar": PAPER["hiar"], "seconds": ours})
     common.report("pipeline", rows, forwards=len(graph), forward_seconds={"clean-pass loop": clean, "its clean pass": clean_write, "HiAR": hiar,
