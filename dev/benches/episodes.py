@@ -114,5 +114,5 @@ def recall_of(sums: Tensor) -> Tensor:
 def interval(of_pick, episodes: int) -> float:
     """Half the width of the 95 % bootstrap interval of `of_pick`, which gets episode numbers `[RESAMPLES, episodes]`."""
     pick = torch.randint(episodes, (RESAMPLES, episodes), generator=torch.Generator().manual_seed(0))
-    low, high = torch.quantile(of_pick(pick), torch.tensor([.025, .975], dtype=torch.float64)).tolist()
+    low, high = torch.quantile(of_pick(pick).double(), torch.tensor([.025, .975], dtype=torch.float64)).tolist()
     return (high - low) / 2
