@@ -5,6 +5,7 @@ import comfy.samplers
 import torch
 from torch import Tensor
 
+from ..kv_policies import Schedule
 from .backbone import control_channels
 from .profiles import ARProfile
 
@@ -58,6 +59,17 @@ def check_conditioning(guider, model, control: Tensor | None, shape: tuple[int, 
     if (control.shape[2], *control.shape[3:]) != tuple(shape[2:]):
         raise ValueError(f"The control is made for {control.shape[2]} latent frames of {control.shape[3]}x{control.shape[4]}, the take has "
                          f"{shape[2]} of {shape[3]}x{shape[4]}. Connect the same latent to the control node and the sampler.")
+
+
+def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
+    """Refuse what goes by the noise level of a forward, where its frames have levels of their own."""
+    name = type(schedule).__name__
+    conds = [cond for group in active_conditionings(guider) for cond in group]
+    if any(cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1 for cond in conds for kind in ("", "clip_")):
+        raise ValueError(f"A prompt for a range of noise levels cannot be used with {name}, whose forwards hold many levels. Use prompts for the whole range.")
+    if first_chunk_steps:
+        raise ValueError(f"This model makes its first chunk in {first_chunk_steps} steps, and {name} has chunks of one number of steps in flight. "
+                         f"Use {first_chunk_steps} steps, or another schedule.")
 
 
 def connect_control(guider, model, control: Tensor):

@@ -19,6 +19,7 @@ from .conditioning import active_conditionings
 from .roles import ROLES, Turns
 
 FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
+LEVELS = "keepsake_levels"           # and the noise levels of its frames, where each has its own
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,16 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, k
     options = take_options(guider, extra_args["model_options"], session, keep_text)
     seed = extra_args.get("seed") or 0
 
-    def predict(forward, x, sigma):
-        x0 = guider(x, sigma * x.new_ones(1), model_options=carrying(options, forward), seed=extra_args.get("seed"))
+    def denoised(x, sigma, model_options):
+        x0 = guider(x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed"))
         comfy.model_management.synchronize()         # a forward's time is that of its work, not of queueing it
         return x0
+
+    def predict(forward, x, sigma):
+        if sigma.ndim == 0:
+            return denoised(x, sigma, carrying(options, forward))
+        # The host knows one level for all frames. At 1 it gives x - v, of which each frame takes its share; guidance is linear in v.
+        return x - sigma[:, None, None] * (x - denoised(x, sigma.new_tensor(1.0), carrying(options, forward, sigma)))
 
     def write(forward, x, sigma):
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
@@ -76,15 +83,15 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, k
     return Model(predict, write, fresh_noise)
 
 
-def carrying(model_options: dict, forward: Forward) -> dict:
-    """Model options for one call."""
-    return {**model_options, "transformer_options": {**model_options["transformer_options"], FORWARD: forward}}
+def carrying(model_options: dict, forward: Forward, frame_sigmas: Tensor | None = None) -> dict:
+    """Model options for one call, whose frames may be at noise levels of their own, `[F]`."""
+    return {**model_options, "transformer_options": {**model_options["transformer_options"], FORWARD: forward, LEVELS: frame_sigmas}}
 
 
 def take_options(guider, model_options: dict, session: Session, keep_text: bool) -> dict:
     """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
     options = comfy.model_patcher.create_model_options_clone(model_options)
-    backbone = guider.model_patcher.get_model_object("diffusion_model")
+    backbone, flow = (guider.model_patcher.get_model_object(name) for name in ("diffusion_model", "model_sampling"))
     text_is_constant = keep_text and not any("hooks" in cond for group in guider.conds.values() for cond in group)
     table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work
 
@@ -104,11 +111,14 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
         return executor(x, t, cut(c_concat, chunk), c_crossattn, control, {**transformer_options, RUN: context},
                         **{name: cut(value, chunk) for name, value in kwargs.items()})
 
-    def diffusion_model(executor, x, timestep, *args, **kwargs):
+    def diffusion_model(executor, x, timestep, context, clip_fea, time_dim_concat, transformer_options, **kwargs):
         # One time step per frame, as the host's AR path computes them: the same numbers to the last bit.
-        if timestep.ndim == 1:
+        levels = transformer_options[LEVELS]
+        if levels is not None:
+            timestep = flow.timestep(levels).to(timestep).expand(len(x), -1)
+        elif timestep.ndim == 1:
             timestep = timestep[:, None].expand(-1, x.shape[2])
-        return executor(x, timestep, *args, **kwargs)
+        return executor(x, timestep, context, clip_fea, time_dim_concat, transformer_options, **kwargs)
 
     for kind, wrapper in ((WrappersMP.APPLY_MODEL, apply_model), (WrappersMP.DIFFUSION_MODEL, diffusion_model)):
         comfy.patcher_extension.add_wrapper_with_key(kind, RUN, wrapper, options, is_model_options=True)

@@ -9,7 +9,7 @@ from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from ..rollout.loop import plan_chunks
 from .attention import is_patched
 from .backbone import read_geometry, require_wan
-from .conditioning import active_conditionings, check_conditioning
+from .conditioning import active_conditionings, check_conditioning, check_levels
 from .profiles import ARProfile, profile_of
 from .roles import check_roles, role_notes, split_roles
 
@@ -41,7 +41,7 @@ class Plan:
         """
         shape = [1, latent_shape[1], 1, *latent_shape[3:]]
         cached = self.cache_bytes(model.model.get_dtype_inference().itemsize) if cache else 0
-        shape[2] = self.geometry.chunk_frames + math.ceil(cached / model.model.memory_required(shape))
+        shape[2] = self.policy.schedule.frames_at_once(self.geometry, self.take) + math.ceil(cached / model.model.memory_required(shape))
         return shape
 
 
@@ -91,6 +91,8 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     policy.selection.check(geometry, take)
     policy.schedule.check(policy, geometry, take)
     check_conditioning(guider, model, control, shape, profile)
+    if policy.schedule.frames_at_once(geometry, take) > geometry.chunk_frames:
+        check_levels(guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0)
     check_roles(models, guider, shape)
     return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
                 assumed.temporal_compression, notes, first_sigmas, models)

@@ -8,9 +8,10 @@ import comfy.samplers
 import torch
 from torch import Tensor
 
-from ..kv_policies import CleanPass, FullKV, Hierarchical, KVPolicy, SinkWindow
+from ..kv_policies import CleanPass, FullKV, Hierarchical, KVPolicy, RollingForcing, SinkWindow
 
 PROFILE = "keepsake_profile"         # key in transformer_options, and in the header of a safetensors file
+OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing}
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class ARProfile:
     sigmas: tuple[float, ...] = ()   # of the steps, where they are not the host's "simple" ones at this shift
     first_chunk_steps: int = 0       # of the first new chunk, where it takes more
     context_noise: float = 0.0       # sigma of the clean pass
-    hierarchical: bool = False       # trained to take all chunks through a step before the next one
+    loop: str = "chunks"             # trained for: chunk after chunk, or one of OWN_LOOPS
     noisy_history: bool = False      # trained to read history at any noise level, as FlashForward's renderer does
     note: str = ""                   # what a user must know: where our loop is not the one it was trained for
 
     def policy(self) -> KVPolicy:
         """What the sampler uses when no KV policy is connected."""
-        if self.hierarchical:
-            return KVPolicy(schedule=Hierarchical(self.window_frames))
+        if self.loop in OWN_LOOPS:
+            return KVPolicy(schedule=OWN_LOOPS[self.loop](self.window_frames))
         retention = SinkWindow(self.sink_frames, self.window_frames, self.sink_rope) if self.window_frames else FullKV()
         return KVPolicy(retention, schedule=CleanPass(self.context_noise))
 
@@ -76,7 +77,7 @@ class Checkpoint:
     lora: str = ""                   # a file of its own that belongs on it
 
 
-OTHER_LOOP = "Keepsake makes one chunk after the other over a clean history instead, so expect less than its authors show."
+WITHOUT_POLICY = "Keepsake does so when no KV policy is connected; a connected one goes by its own schedule."
 
 # Chunk, steps, shift, window and sink are those of the authors' configurations. "No limit" there means the 21 latent frames of training,
 # which a window of 21 reads too. Of the rows whose patterns a name meets, the first with the file's width and channels is it.
@@ -97,14 +98,13 @@ CHECKPOINTS = (
     Checkpoint(ARProfile("Causal-Forcing++ 2-step (frame-wise)", chunk_frames=1, steps=2, window_frames=21, first_chunk_steps=4),
                (r"(^|causal-?forcing.*-)frame-?wise-?2-?step",), "huggingface.co/zhuhz22/Causal-Forcing", "Apache-2.0"),
     Checkpoint(ARProfile("Causal-Forcing long video", chunk_frames=3, steps=5, window_frames=21, sink_frames=3, sink_rope="shifted",
-                         note=f"Causal-Forcing's long video model was trained to denoise five chunks together, at rising noise. {OTHER_LOOP}"),
+                         loop="rolling", note=f"Causal-Forcing's long video model denoises five chunks together, at rising noise. {WITHOUT_POLICY}"),
                (r"causal-?forcing|chunk-?wise", r"long-?video"), "huggingface.co/zhuhz22/Causal-Forcing", "Apache-2.0"),
     Checkpoint(ARProfile("Rolling Forcing", chunk_frames=3, steps=5, window_frames=21, sink_frames=3, sink_rope="shifted",
-                         note=f"Rolling Forcing was trained to denoise five chunks together, at rising noise. {OTHER_LOOP}"),
+                         loop="rolling", note=f"Rolling Forcing denoises five chunks together, at rising noise. {WITHOUT_POLICY}"),
                (r"rolling-?forcing",), "huggingface.co/TencentARC/RollingForcing", "academic use only"),
-    Checkpoint(ARProfile("HiAR", chunk_frames=3, window_frames=21, hierarchical=True,
-                         note="HiAR takes all chunks through a step before the next step, over a history as noisy as they are. Keepsake does so when "
-                              "no KV policy is connected; a connected one goes by its own schedule."),
+    Checkpoint(ARProfile("HiAR", chunk_frames=3, window_frames=21, loop="hierarchical",
+                         note=f"HiAR takes all chunks through a step before the next step, over a history as noisy as they are. {WITHOUT_POLICY}"),
                (r"\bhiar\b",), "huggingface.co/jackyhate/HiAR", "Apache-2.0"),
     Checkpoint(ARProfile("RAVEN", chunk_frames=3, window_frames=21),
                (r"\braven\b",), "huggingface.co/mvp-lab/RAVEN", "see its page"),

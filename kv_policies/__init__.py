@@ -28,6 +28,7 @@ from .head_map import HeadMap
 from .head_table import HeadTable
 from .hierarchical import Hierarchical
 from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
+from .rolling_forcing import RollingForcing
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow
 

@@ -192,6 +192,10 @@ class Schedule(ABC):
         """Every work, which has a `lane`, with those it needs, in an order for one device. Empty: nothing here can run side by side."""
         return {}
 
+    def frames_at_once(self, geometry: Geometry, take: Take) -> int:
+        """Latent frames of the largest forward. More than a chunk's: several chunks run together, each at a noise level of its own."""
+        return geometry.chunk_frames
+
     def reports(self, chunks: list[Chunk], steps: int) -> int:
         """How often a take calls `on_step`: what a progress bar counts to."""
         return sum(1 if chunk.given else steps for chunk in chunks)

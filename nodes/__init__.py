@@ -10,6 +10,7 @@ from .policies import (
     PolicyFlashForward,
     PolicyFull,
     PolicyHierarchical,
+    PolicyRollingForcing,
     PolicySinkWindow,
     PruningControl,
 )
@@ -20,5 +21,5 @@ from .stats import KVMemoryMap, KVMemoryStats
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
-                PolicyFlashForward, PolicyHierarchical, LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode,
+                PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode,
                 ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera]

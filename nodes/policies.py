@@ -4,7 +4,18 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..host.patch import patch
-from ..kv_policies import DeCoPrune, DeCoPruneHS, DirectedForcing, FlashForward, FullKV, Hierarchical, KVPolicy, Retention, SinkWindow
+from ..kv_policies import (
+    DeCoPrune,
+    DeCoPruneHS,
+    DirectedForcing,
+    FlashForward,
+    FullKV,
+    Hierarchical,
+    KVPolicy,
+    Retention,
+    RollingForcing,
+    SinkWindow,
+)
 from ..kv_policies.decoprune import MODES, REINDEX
 from ..kv_policies.pruning_controls import CONTROLS, control_of
 from ..kv_policies.scores import SCORES
@@ -185,3 +196,23 @@ class PolicyHierarchical(io.ComfyNode):
     @classmethod
     def execute(cls, window_frames, kv_policy=None):
         return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=Hierarchical(window_frames)))
+
+
+class PolicyRollingForcing(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakePolicyRollingForcing", display_name="KV Policy: Rolling Forcing", category=CATEGORY,
+            description="Denoises as many chunks together as there are steps, each less noisy than the next, beside a sink that moves along. "
+                        "For Rolling Forcing's weights and Causal-Forcing's long video model.",
+            search_aliases=["RollingForcing", "joint denoising", "rolling window", "long video", "attention sink"],
+            inputs=[
+                io.Int.Input("window_frames", default=21, min=2, max=4096,
+                             tooltip="Latent frames that are read at most: the sink, finished frames and the chunks in flight together."),
+                policy_input(),
+            ],
+            outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def execute(cls, window_frames, kv_policy=None):
+        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=RollingForcing(window_frames)))

@@ -31,7 +31,7 @@ class FinishedChunk(NamedTuple):
 class Model:
     """The three calls that a rollout makes; latents `[1, C, F, 2h, 2w]`, sigma a 0-dim tensor."""
 
-    predict: Callable[[Forward, Tensor, Tensor], Tensor]     # x, sigma -> x0 after guidance
+    predict: Callable[[Forward, Tensor, Tensor], Tensor]     # x, sigma -> x0 after guidance; sigma may be [F], one of each frame
     write: Callable[[Forward, Tensor, float], None]    # x, sigma: run every stream once, for the cache alone
     noise: Callable[[int, int, Tensor], Tensor]        # number of the generated chunk, step, like -> fresh noise
 
@@ -78,6 +78,11 @@ class Rollout:
         with self._trace.phase("policy", chunk):
             self._session.forget(memory, before_frame)
 
+    def turn(self, memory: str, first_position: int, chunk: Chunk):
+        """Turn what a memory holds in time, to begin at a latent frame, for a chunk that reads it."""
+        with self._trace.phase("policy", chunk):
+            self._session.turn(memory, first_position)
+
     def commit(self, memory: str):
         """What the last forward wrote is history from then on."""
         self._session.commit({}, memory)
@@ -92,12 +97,12 @@ class Rollout:
     def noise(self, chunk: Chunk) -> Tensor:
         return self._noise[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
 
-    def denoise(self, chunk: Chunk, step: int, x: Tensor, memory: str = HISTORY, reads: tuple = ()) -> Tensor:
-        """One step: the prediction x0 of the noisy chunk `x`."""
+    def denoise(self, chunk: Chunk, step: int, x: Tensor, memory: str = HISTORY, reads: tuple = (), frame_steps: list[int] | None = None) -> Tensor:
+        """One step: the prediction x0 of the noisy chunk `x`, whose frames may be at steps of their own."""
         forward = Forward(chunk, step, memory, reads)
         x = self.bring(x, memory)
         with self._trace.phase("denoise", chunk):
-            x0 = self._model.predict(forward, x, self._sigmas[step].to(x.device))
+            x0 = self._model.predict(forward, x, self._sigmas[step if frame_steps is None else frame_steps].to(x.device))
         self._trace.measure(self._session, forward)
         if memory == HISTORY:
             with self._trace.phase("policy", chunk):

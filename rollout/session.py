@@ -73,6 +73,13 @@ class Session:
             for bank in (bank for stream in self.streams.values() for bank in stream.caches[memory].banks):
                 bank.keep((bank.frame[:bank.length] >= before_frame).nonzero()[:, 0])
 
+    def turn(self, memory: str, first_position: int):
+        """Turn what a memory holds in time, to begin at a latent frame. The keys are held as they were written, so that turns do not add up."""
+        with self.lock:
+            for bank in (bank for stream in self.streams.values() for bank in stream.caches[memory].banks):
+                bank.hold(bank.committed)
+                bank.move(bank.position[:bank.committed] - bank.position[0] + first_position)
+
     def attend(self, forward: Forward, keys: list[Hashable], layer: int, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
         """Write the chunk's keys and values and read what the policy allows.
 

@@ -35,10 +35,11 @@ class FakeTransformer:
 
     def __call__(self, forward, x, sigma):
         chunk = forward.chunk
-        self.calls.append((chunk.start_frame, chunk.frames, round(float(sigma), 4)))
+        levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(-1)        # of all frames, or of each
+        self.calls.append((chunk.start_frame, chunk.frames, round(float(levels[0]), 4)))
         h, w = GRID
         y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
-        y = y + float(sigma)
+        y = y + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None]
         frame = torch.tensor(chunk.numbers, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)

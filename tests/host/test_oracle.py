@@ -13,7 +13,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import tiny  # noqa: E402
 from keepsake.host.profiles import PROFILES, with_profile  # noqa: E402
-from keepsake.kv_policies import CleanPass, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
+from keepsake.kv_policies import CleanPass, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 AUTHORS = load_file(Path(__file__).parent / "oracle.safetensors")
@@ -29,6 +29,7 @@ CASES = {        # profile, given frames
     "causal_forcing_2step": ("Causal-Forcing++ 2-step (frame-wise)", 0),
     "longlive": ("LongLive 1.3B", 0),
     "hiar": ("HiAR", 0),
+    "rolling_forcing": ("Rolling Forcing", 0),
 }
 
 
@@ -58,6 +59,7 @@ def test_a_take_equals_the_authors(name):
 
 @pytest.mark.parametrize("name, policy", [
     ("longlive", KVPolicy(SinkWindow(3, 15))), ("longlive", KVPolicy(SinkWindow(0, 12))), ("longlive", KVPolicy(SinkWindow(3, 12, "shifted"))),
-    ("longlive", KVPolicy(SinkWindow(3, 12), schedule=CleanPass(.1))), ("hiar", KVPolicy(schedule=Hierarchical(18)))], ids=str)
+    ("longlive", KVPolicy(SinkWindow(3, 12), schedule=CleanPass(.1))), ("hiar", KVPolicy(schedule=Hierarchical(18))),
+    ("rolling_forcing", KVPolicy(schedule=RollingForcing(24)))], ids=str)
 def test_the_comparison_tells_other_windows_apart(name, policy):
     assert max(differences(name, policy)) > 50 * TOLERANCE

@@ -13,7 +13,7 @@ import comfy.model_sampling  # noqa: E402
 import tiny  # noqa: E402
 from comfy.patcher_extension import WrappersMP  # noqa: E402
 from keepsake.host.profiles import CHECKPOINTS, PROFILES, ARProfile, profile_of, rows_named, with_profile  # noqa: E402
-from keepsake.kv_policies import Geometry, Hierarchical, SinkWindow, Take  # noqa: E402
+from keepsake.kv_policies import Geometry, Hierarchical, RollingForcing, Take  # noqa: E402
 from keepsake.nodes.model import ARProfileNode  # noqa: E402
 
 HELP = (Path(__file__).parents[2] / "web/docs/KeepsakeARVideoModelLoader.md").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_rows_whose_own_loop_is_not_here_say_so():
     told = {name for name, profile in PROFILES.items() if "Keepsake" in profile.note}
     assert told == {"Rolling Forcing", "Causal-Forcing long video", "HiAR", "Krea Realtime 14B"}
     assert PROFILES["HiAR"].policy().schedule == Hierarchical(21)
-    assert PROFILES["Rolling Forcing"].policy().retention == SinkWindow(3, 21, "shifted")
+    assert PROFILES["Rolling Forcing"].policy().schedule == PROFILES["Causal-Forcing long video"].policy().schedule == RollingForcing(21)
 
 
 def test_steps_of_the_users_own_take_the_plain_schedule():
