@@ -27,6 +27,7 @@ from .full import FullKV
 from .head_map import HeadMap
 from .head_table import HeadTable
 from .hierarchical import Hierarchical
+from .pages import Pages
 from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .rolling_forcing import RollingForcing
 from .scores import ScoreHistogram

@@ -129,6 +129,11 @@ class RetentionRun:
 class Retention(ABC):
     """Slot 1: what stays in the cache."""
 
+    @property
+    def by_content(self) -> bool:
+        """Whether the number of tokens that stay depends on the picture. Then scores of 0 keep the fewest, and scores that are no number all."""
+        return False
+
     @abstractmethod
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         """The banks of a stream's cache; in every layer they share out all heads."""

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from .base import BankPlan, Chunk, Geometry, Storage
-from .rope import turn, turn_in_time
+from .rope import turn_in_time
 
 
 class Bank:
@@ -19,13 +19,14 @@ class Bank:
         self.capacity, self.most = (frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames))
         self.head_index = [torch.tensor(group, dtype=torch.long, device=device) for group in self.heads]
         self.pages = [storage.pages(self.capacity, len(group), geometry.head_dim, dtype, device) for group in self.heads]
+        self._dtype = dtype
         self._row_bytes = 2 * sum(map(len, self.heads)) * geometry.head_dim * dtype.itemsize
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
         self.position = torch.empty(self.capacity, dtype=torch.float64)
         self.length = self.committed = 0
-        self._source: list[Tensor] = []              # keys of the first rows as they were written, see `hold`
-        self._source_position = torch.empty(0, dtype=torch.float64)
+        self._held_position = torch.empty(0, dtype=torch.float64)       # of the first rows when they were held, see `hold`
+        self.copied_bytes = 0                        # most that moving rows has held twice
 
     def reserve(self, chunk: Chunk):
         """Append the chunk's rows. Their keys and values arrive with the forwards."""
@@ -44,6 +45,7 @@ class Bank:
     def _grow(self, capacity: int):
         for pages in self.pages:
             pages.grow(capacity, self.length)
+        self.copied_bytes = max(self.copied_bytes, self.side_bytes(self.capacity))
         for name in ("frame", "cell", "position"):
             old = getattr(self, name)
             new = old.new_empty(capacity)
@@ -90,15 +92,17 @@ class Bank:
             on_device = moving.to(self.device)
             for pages in self.pages:
                 pages.gather(on_device, target)
+            self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
             for name in (self.frame, self.cell, self.position):
                 name[target] = name[moving]
         self.committed, self.length = length - own, length
 
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are beside the bank, once; those rows must stay the first ones."""
-        if not self._source:
-            self._source = [pages.read(slice(0, count))[0].clone() for pages in self.pages]
-            self._source_position = self.position[:count].clone()
+        if not len(self._held_position):
+            self._held_position = self.position[:count].clone()
+            for pages in self.pages:
+                pages.hold(count)
 
     def move(self, position: Tensor):
         """Re-rotate the first rows to temporal positions, float64, as many as `position` has.
@@ -108,23 +112,26 @@ class Bank:
         """
         if torch.equal(position, self.position[:len(position)]):
             return
-        g, held = self.geometry, min(len(self._source_position), len(position))
-        for rows, origin in ((slice(0, held), self._source_position), (slice(held, len(position)), self.position)):
+        g, held = self.geometry, min(len(self._held_position), len(position))
+        for rows, origin in ((slice(0, held), self._held_position), (slice(held, len(position)), self.position)):
             if rows.start < rows.stop:
                 angles = turn_in_time(position[rows] - origin[rows], g.temporal_channels, g.rope_theta, self.device)
-                for layer, pages in enumerate(self.pages):
-                    source = self._source[layer][:, rows] if rows.stop == held else pages.read(rows)[0]
-                    pages.write_keys(rows, turn(source, *angles))
+                for pages in self.pages:
+                    pages.turn(rows, *angles)
         self.position[:len(position)] = position
 
     def free(self):
         """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
-        self.pages, self._source = [], []
+        self.pages = []
         self.length = self.committed = 0
 
     def nbytes(self) -> int:
         """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
-        return sum(pages.nbytes() for pages in self.pages) + sum(source.nbytes for source in self._source)
+        return sum(pages.nbytes() for pages in self.pages)
+
+    def side_bytes(self, rows: int) -> int:
+        """Bytes of the keys, or the values, of so many rows in the layer with the most heads."""
+        return rows * max(map(len, self.heads)) * self.geometry.head_dim * self._dtype.itemsize
 
     def live_bytes(self, rows: int) -> int:
         return rows * self._row_bytes

@@ -55,6 +55,10 @@ class DeCoPrune(Retention):
             raise ValueError(f"reindex_recent is {self.reindex_recent} and virtual_length {self.virtual_length}: the latest frames keep their "
                              "places inside the virtual length. Use a reindex_recent below virtual_length.")
 
+    @property
+    def by_content(self) -> bool:
+        return self.mode == "threshold"
+
     def check(self, geometry: Geometry, take: Take):
         if take.steps > 2 and self.probe_step >= take.steps - 1:
             raise ValueError(f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which the last (step {take.steps - 1}) is the "

@@ -2,12 +2,15 @@
 import torch
 from torch import Tensor
 
+from .rope import turn
+
 
 class Pages:
     """Keys and values of one layer's rows, `[1, capacity, H, D]` each, in the model's dtype on its device."""
 
     def __init__(self, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device):
         self.k, self.v = (torch.empty((1, capacity, heads, head_dim), dtype=dtype, device=device) for _ in range(2))
+        self.held = self.k[:, :0]
 
     def write(self, rows: slice, k: Tensor, v: Tensor):
         self.k[:, rows], self.v[:, rows] = k, v
@@ -21,8 +24,14 @@ class Pages:
         for buffer in (self.k, self.v):              # one at a time: a small working set
             buffer[:, target] = buffer.index_select(1, rows)
 
-    def write_keys(self, rows: slice, k: Tensor):
-        self.k[:, rows] = k
+    def hold(self, count: int):
+        """Keep the keys of the first `count` rows as they are, beside the others."""
+        self.held = self.k[:, :count].clone()
+
+    def turn(self, rows: slice, cos: Tensor, sin: Tensor):
+        """Re-rotate keys, see `rope.turn`; held ones from their originals."""
+        source = self.k if rows.stop > self.held.shape[1] else self.held
+        self.k[:, rows] = turn(source[:, rows], cos, sin)
 
     def grow(self, capacity: int, length: int):
         """Move the first `length` rows into larger buffers, one at a time, so that no more than one is held twice."""
@@ -33,4 +42,4 @@ class Pages:
             setattr(self, name, new)
 
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self.k.nbytes + self.v.nbytes + self.held.nbytes

@@ -139,6 +139,15 @@ class Session:
                 stream.caches[memory].discard()
             del self.open[memory]
 
+    def copied_bytes(self, forward: Forward) -> int:
+        """Most that the caches hold twice while they make room for a forward, or while it reads several memories together."""
+        caches = [cache for stream in self.streams.values() for cache in stream.caches.values()]
+        most = max((bank.copied_bytes for cache in caches for bank in cache.banks), default=0)
+        for stream in self.streams.values() if forward.reads else ():
+            banks = [stream.caches[name].banks[0] for name in (forward.memory, *(name for name, _, _ in forward.reads))]
+            most = max(most, 2 * sum(bank.side_bytes(bank.length) for bank in banks))
+        return most
+
     def forward_counts(self, memory: str = HISTORY) -> dict[Hashable, int]:
         with self.lock:
             return {key: stream.forwards[memory] for key, stream in self.streams.items()}

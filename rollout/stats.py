@@ -201,6 +201,9 @@ def _history_tokens(stream: Stream, forward: Forward) -> int:
     parts = [(cache.banks[0], slice(0, cache.banks[0].committed))]
     parts += [(bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
     names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts])
-    before = torch.zeros(forward.chunk.start_frame * cache.geometry.tokens_per_frame, dtype=torch.bool)
-    before[names[names < len(before)]] = True
-    return int(before.sum()) * cache.geometry.layers * cache.geometry.heads
+    names = names[names < forward.chunk.start_frame * cache.geometry.tokens_per_frame]
+    if not len(names):
+        return 0
+    named = torch.zeros(int(names.max() - names.min()) + 1, dtype=torch.bool)      # names lie close together: quicker than sorting them
+    named[names - names.min()] = True
+    return int(named.sum()) * cache.geometry.layers * cache.geometry.heads

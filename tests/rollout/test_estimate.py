@@ -1,0 +1,81 @@
+"""The estimate against what a run's trace measures, row by row."""
+from dataclasses import replace
+
+import pytest
+import torch
+from keepsake.kv_policies import DeCoPrune, FlashForward, FullKV, Hierarchical, KVPolicy, RandomPrune, SinkWindow, Take, TempDiffPrune
+from keepsake.kv_policies.masked_head import MaskedHead
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, Setup, dry_run, estimate
+from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.stats import Trace
+
+from .. import fake
+from ..kv_policies.test_invariants import CASES
+
+SIGMAS = (1., .8, .5, 0.)
+SCHEDULES = [FlashForward(anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2), FlashForward(anchor_window=0),
+             Hierarchical(5)]
+FIXED = [KVPolicy(retention) for retention in CASES if not retention.by_content] + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
+TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
+
+
+def setup(policy, frames=8, chunk_frames=2, given=0, streams=1) -> Setup:
+    take = Take(frames, given, SIGMAS, 1)
+    return Setup(policy, fake.geometry(chunk_frames), take, tuple(plan_chunks(frames, chunk_frames, given)), streams, torch.float64)
+
+
+def measured(policy, frames=8, chunk_frames=2, given=0, streams=1) -> list:
+    prefix = fake.noise_of(given, seed=9) if given else None
+    _, trace, _ = fake.take(policy, frames, chunk_frames, prefix, SIGMAS, [f"stream {i}" for i in range(streams)])
+    return untimed(trace.rows)
+
+
+def untimed(rows) -> list:
+    return [replace(row, seconds=0, seconds_by_phase={}) for row in rows]
+
+
+@pytest.mark.parametrize("take", TAKES, ids=repr)
+@pytest.mark.parametrize("policy", FIXED, ids=repr)
+def test_the_estimate_is_what_a_run_measures(policy, take):
+    told = estimate(setup(policy, **take))
+    assert untimed(need.row for need in told.least) == measured(policy, **take)
+    assert told.most is told.least
+
+
+@pytest.mark.parametrize("take", TAKES, ids=repr)
+@pytest.mark.parametrize("retention", [case for case in CASES if case.by_content] + [DeCoPrune(gamma=2., score="cosine distance", min_keep_per_block=1)],
+                         ids=repr)
+def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, take):
+    told = estimate(setup(KVPolicy(retention), **take))
+    for least, row, most in zip(told.least, measured(KVPolicy(retention), **take), told.most, strict=True):
+        for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
+            assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
+
+
+@pytest.mark.parametrize("kind", [DeCoPrune, RandomPrune, TempDiffPrune])
+def test_the_range_is_reached(kind):
+    """A threshold that nothing passes, and one that everything does."""
+    for gamma, content in ((1e9, FORGOTTEN), (-1., KEPT)):
+        trace = Trace()
+        list(dry_run(setup(KVPolicy(kind()), frames=14), content, trace))
+        assert untimed(trace.rows) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
+
+
+def test_what_is_held_twice_is_counted():
+    tokens, row = 6, 2 * 8 * 8               # six tokens a frame; two heads of eight fp64 numbers a row
+    full, window = (estimate(setup(KVPolicy(retention))) for retention in (FullKV(), SinkWindow(0, 4)))
+    assert full.needed == full.allocated                        # nothing moves
+    assert window.needed[0] - window.allocated[0] == 2 * tokens * row        # two of the four frames move to the front, one layer's keys at a time
+    grown = estimate(setup(KVPolicy(DeCoPrune(gamma=1e9, sink_chunks=0, dense_chunks=1)), 14))
+    assert grown.most[-1].copied_bytes >= grown.most[0].row.allocated_bytes // 4        # of two layers, the keys or the values of one
+
+
+def test_a_selection_that_reads_less_holds_no_less():
+    masked = estimate(setup(KVPolicy(selection=MaskedHead(0, 0))))
+    assert masked.allocated == estimate(setup(KVPolicy())).allocated
+
+
+def test_another_length_is_planned_anew():
+    short = setup(KVPolicy(), frames=8, given=2).of_length(3)
+    assert [chunk.frames for chunk in short.chunks] == [2, 1] and short.take.total_frames == 3
+    assert estimate(short).allocated[0] == 3 * fake.geometry().bytes_per_frame(8)
