@@ -13,6 +13,7 @@ from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
 from .conditioning import conditioning_of_item
 from .first_chunk import refine_first_chunk
+from .live import tell_page
 from .model_calls import model_of_roles
 from .planning import Plan, plan_take
 from .roles import Turns, guider_of_role
@@ -72,6 +73,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
                 for chunk, latents in run(rollout, session, trace):
                     require_finite(chunk, latents)
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
+                    tell_page(trace, plan.take.total_frames)
         finally:
             turns.close()
             for guider, of_batch in conds:

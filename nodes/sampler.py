@@ -52,7 +52,7 @@ class ARVideoSamplerNode(io.ComfyNode):
                 sigmas=None):
         taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
                                    prefix=prefix, control=control, sigmas=sigmas)
-        return io.NodeOutput(taken, stats, ui={"text": list(stats.notes)})
+        return io.NodeOutput(taken, stats, ui={"text": list(stats.notes), "kv_stats": [stats.to_dict()]})
 
 
 class ARVideoSamplerSelect(io.ComfyNode):

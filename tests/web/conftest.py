@@ -82,11 +82,28 @@ class Page:
         self.tab.evaluate("([workflow, name]) => app.loadGraphData(workflow, true, true, name)", [answer, name])
 
     def run(self):
-        self.tab.get_by_test_id("queue-button").click()
+        """Press the button; the queued prompt's id."""
+        with self.tab.expect_response(lambda answer: answer.request.method == "POST" and answer.url.endswith("/prompt")) as answer:
+            self.tab.get_by_test_id("queue-button").click()
+        return answer.value.json()["prompt_id"]
 
-    def wait_until_done(self):
-        self.tab.wait_for_function("app.ui.lastQueueSize === 0")
+    def result(self, prompt_id):
+        """Wait for a run's end; its `ui` output by node class."""
+        for _ in range(WAIT_MS // 200):
+            if run := self.server.ask(f"/history/{prompt_id}").get(prompt_id):
+                break
+            self.tab.wait_for_timeout(200)
+        assert run["status"]["status_str"] == "success"
+        return {run["prompt"][2][node_id]["class_type"]: output for node_id, output in run["outputs"].items()}
 
-    def node(self, node_class, attribute):
-        """A JavaScript expression about the first node of a class."""
-        return f"app.graph.nodes.find(node => node.type === {json.dumps(node_class)}){attribute}"
+    def node(self, node_class):
+        """A JavaScript expression for the first node of a class."""
+        return f"app.graph.nodes.find(node => node.type === {json.dumps(node_class)})"
+
+    def panel(self, node_class, name, text):
+        """Our widget on a node, visible and with a text in it."""
+        self.tab.wait_for_function(f"{self.node(node_class)}?.widgets?.find(widget => widget.name === '{name}')"
+                                   f"?.element.textContent.includes({json.dumps(text)})")
+        shown = self.tab.evaluate_handle(f"{self.node(node_class)}.widgets.find(widget => widget.name === '{name}').element").as_element()
+        shown.wait_for_element_state("visible")
+        return shown

@@ -1,0 +1,33 @@
+import { api } from "../../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { nodeOf } from "./panel.js";
+
+// What nodes leave in the result, given to our features when it comes, and again after a reload or a change of the workflow.
+
+const features = [];
+
+/** Call `show(node, output)` whenever the `ui` output of a node of these classes is known. */
+export function onResult(classes, show) {
+  features.push({ classes, show });
+}
+
+function deliver(id, output) {
+  const node = output && nodeOf(id);
+  for (const { classes, show } of features) if (classes.includes(node?.comfyClass)) show(node, output);
+}
+
+async function restore() {
+  const workflow = app.rootGraph?.id;
+  const answer = await api.fetchApi("/history?max_items=8");
+  const runs = Object.values(await answer.json()).filter((run) => run.prompt?.[3]?.extra_pnginfo?.workflow?.id === workflow);
+  if (workflow !== app.rootGraph?.id) return;
+  for (const run of runs) for (const [id, output] of Object.entries(run.outputs)) deliver(id, output);
+}
+
+app.registerExtension({
+  name: "keepsake.results",
+  setup() {
+    api.addEventListener("executed", ({ detail }) => deliver(detail.display_node ?? detail.node, detail.output));
+  },
+  afterConfigureGraph: restore,
+});
