@@ -33,18 +33,20 @@ class ForwardContext:
     text_is_constant: bool
 
 
-def model_of_roles(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns) -> Model:
-    """The rollout's calls, over the take's guider, or over one for each role where `roles` has any."""
-    if not roles:
+def model_of_players(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns, lanes: dict) -> Model:
+    """The rollout's calls, over the take's guider, or over one for each role where `roles` has any, or for each lane that `lanes` names."""
+    if not roles and not lanes:
         return guided_model(guider, extra_args, session, noise_index)
     planner, renderer = (roles.get(role, guider) for role in ROLES)
     # A stream keeps text keys of one model; the planner has few forwards, so its are computed anew.
     models = {player: guided_model(player, extra_args if player is guider else {**extra_args, "model_options": player.model_options}, session,
-                                   noise_index, keep_text=player is renderer) for player in (planner, renderer)}
+                                   noise_index, keep_text=player is not planner or not roles) for player in (planner, renderer, *lanes.values())}
 
     def model_for(forward: Forward) -> Model:
-        player = planner if session.policy.schedule.lane(forward.memory) == ANCHORS else renderer
-        turns.take(player, cache=not session.streams)        # the first forward allocates the cache
+        lane = session.policy.schedule.lane(forward.memory)
+        player = lanes.get(lane, planner if lane == ANCHORS else renderer)
+        if roles:
+            turns.take(player, cache=not session.streams)    # the first forward allocates the cache
         return models[player]
 
     return Model(lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
@@ -91,6 +93,7 @@ def carrying(model_options: dict, forward: Forward, frame_sigmas: Tensor | None 
 def take_options(guider, model_options: dict, session: Session, keep_text: bool) -> dict:
     """Model options for one take: the caller's, with the session and the wrappers that bring it to each forward."""
     options = comfy.model_patcher.create_model_options_clone(model_options)
+    options.pop("multigpu_clones", None)         # one forward runs on one device: the host would split its prompts over them
     backbone, flow = (guider.model_patcher.get_model_object(name) for name in ("diffusion_model", "model_sampling"))
     text_is_constant = keep_text and not any("hooks" in cond for group in guider.conds.values() for cond in group)
     table: dict[Chunk, Tensor] = {}              # rotation of the chunk in work

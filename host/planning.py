@@ -1,5 +1,6 @@
 """What is known of a take before its first forward, and everything that can be wrong with it."""
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import comfy.samplers
@@ -10,6 +11,7 @@ from ..rollout.loop import plan_chunks
 from .attention import is_patched
 from .backbone import read_geometry, require_wan
 from .conditioning import active_conditionings, check_conditioning, check_levels
+from .devices import check_lanes, lanes_of
 from .profiles import ARProfile, profile_of
 from .roles import check_roles, role_notes, split_roles
 
@@ -28,11 +30,14 @@ class Plan:
     notes: tuple[str, ...]
     first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
     models: dict                     # the host's MODELs of roles that the sampler's does not play
+    lanes: dict                      # the device of each of the schedule's lanes; none: all on one
 
     def cache_bytes(self, element_size: int) -> int:
-        """Bytes of keys and values that are allocated at first, over all streams."""
-        memories = self.policy.schedule.memories(self.policy.retention, self.geometry, self.take)
-        return self.streams * sum(bank.nbytes(self.geometry, element_size) for banks in memories.values() for bank in banks)
+        """Bytes of keys and values that are allocated at first, over all streams, on the device that gets most."""
+        schedule, held = self.policy.schedule, Counter()
+        for memory, banks in schedule.memories(self.policy.retention, self.geometry, self.take).items():
+            held[self.lanes.get(schedule.lane(memory))] += sum(bank.nbytes(self.geometry, element_size) for bank in banks)
+        return self.streams * max(held.values())
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
@@ -55,8 +60,6 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     backbone = require_wan(model)
     if not is_patched(model):
         raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
-    if model.get_additional_models_with_key("multigpu"):
-        raise ValueError("An AR take runs on one device so far, and this MODEL is spread over several. Bypass the multi-GPU node.")
     if getattr(guider, "uncond_model_patcher", None) is not None:
         raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
     if len(shape) != 5:
@@ -94,8 +97,11 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     if policy.schedule.frames_at_once(geometry, take) > geometry.chunk_frames:
         check_levels(guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0)
     check_roles(models, guider, shape)
-    return Plan(policy, geometry, plan_chunks(shape[2], chunk_frames, given), take, prefix, sum(map(len, active_conditionings(guider))),
-                assumed.temporal_compression, notes, first_sigmas, models)
+    chunks = plan_chunks(shape[2], chunk_frames, given)
+    lanes = lanes_of(model, policy, chunks, take.steps)
+    check_lanes(lanes, models, guider)
+    return Plan(policy, geometry, chunks, take, prefix, sum(map(len, active_conditionings(guider))),
+                assumed.temporal_compression, notes, first_sigmas, models, lanes)
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

@@ -65,9 +65,11 @@ def guider_of_role(model, guider, sigmas: Tensor, noise: Tensor, latent_image: T
     role.model_options = comfy.model_patcher.create_model_options_clone(role.model_patcher.model_options)
     role.conds = {name: [cond.copy() for cond in group] for name, group in guider.conds.items()}
     comfy.sampler_helpers.prepare_model_patcher(role.model_patcher, role.conds, role.model_options)
-    role.model_options["transformer_options"]["sample_sigmas"] = sigmas
-    comfy.samplers.cast_to_load_options(role.model_options, device=noise.device, dtype=model.model_dtype())
-    role.conds = comfy.samplers.process_conds(role.inner_model, noise, role.conds, noise.device, latent_image, seed=seed,
+    device = model.load_device
+    role.model_options["transformer_options"]["sample_sigmas"] = sigmas.to(device)
+    comfy.samplers.cast_to_load_options(role.model_options, device=device, dtype=model.model_dtype())
+    latent_image = None if latent_image is None else latent_image.to(device)
+    role.conds = comfy.samplers.process_conds(role.inner_model, noise.to(device), role.conds, device, latent_image, seed=seed,
                                               latent_shapes=[tuple(noise.shape)])
     return role
 

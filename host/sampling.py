@@ -12,9 +12,10 @@ from ..rollout.loop import Rollout, run
 from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
 from .conditioning import conditioning_of_item
+from .devices import guiders_of_lanes, workers_of_lanes
 from .first_chunk import refine_first_chunk
 from .live import tell_page
-from .model_calls import model_of_roles
+from .model_calls import model_of_players
 from .planning import Plan, plan_take
 from .roles import Turns, guider_of_role
 
@@ -57,19 +58,21 @@ class ARVideoSampler(comfy.samplers.Sampler):
         output, shape = torch.empty_like(x), tuple(noise.shape)
         roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
         turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
-        conds = [(guider, guider.conds) for guider in (model_wrap, *roles.values())]
+        lanes = guiders_of_lanes(model_wrap, plan.lanes, sigmas, noise, latent_image, extra_args.get("seed"))
+        conds = [(guider, guider.conds) for guider in dict.fromkeys((model_wrap, *roles.values(), *lanes.values()))]
         try:
             for item in range(len(x)):
                 trace.item, one = item, slice(item, item + 1)
                 for guider, of_batch in conds:
                     guider.conds = conditioning_of_item(of_batch, item, len(x))
-                session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device)
+                session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device, plan.lanes)
                 index = self.noise_index[item] if self.noise_index else item
-                model = model_of_roles(model_wrap, extra_args, session, index, roles, turns)
+                model = model_of_players(model_wrap, extra_args, session, index, roles, turns, lanes)
                 if plan.first_sigmas is not None:
                     first = next(chunk for chunk in plan.chunks if not chunk.given)
                     model = refine_first_chunk(model, first, sigmas, plan.first_sigmas.to(sigmas))
-                rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress)
+                rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
+                                  workers_of_lanes(model_wrap, plan.lanes))
                 for chunk, latents in run(rollout, session, trace):
                     require_finite(chunk, latents)
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
