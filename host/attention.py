@@ -24,7 +24,7 @@ class SelfAttentionPatch:
         def dense(q, k, v):
             return optimized_attention(q.flatten(2), k.flatten(2), v.flatten(2), heads=q.shape[2], transformer_options=transformer_options)
 
-        out = run.session.attend(run.forward, run.streams, self.layer, q, k, a.v(x).view(shape), dense)
+        out = run.session.attend(run.forward, [stream for stream, _ in run.prompts], self.layer, q, k, a.v(x).view(shape), dense)
         for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
             out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
         return a.o(out)
@@ -41,7 +41,7 @@ class CrossAttentionPatch:
         if run is None or not run.text_is_constant:
             return self.original(x, context, transformer_options=transformer_options, **kwargs)
         a = self.attention
-        k, v = run.session.text(run.forward, run.streams, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context)))
+        k, v = run.session.text(run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context)))
         return a.o(optimized_attention(a.norm_q(a.q(x)), k, v, heads=a.num_heads, transformer_options=transformer_options))
 
 

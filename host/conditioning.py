@@ -13,11 +13,11 @@ UNCUTTABLE = {"area": "an area", "mask": "a mask", "control": "a ControlNet", "g
               "time_dim_concat": "frames beside the video", "context_latents": "context latents"}
 
 
-def active_conditionings(guider) -> list[list[dict]]:
-    """The guider's conditionings that its model calls run; at cfg 1 the host leaves the negative out."""
+def active_conditionings(guider) -> dict[str, list[dict]]:
+    """The guider's conditionings that its model calls run, by its name for them; at cfg 1 the host leaves the negative out."""
     plain = type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise       # others guide by rules of their own
     skip_negative = plain and math.isclose(guider.cfg, 1.0) and not guider.model_options.get("disable_cfg1_optimization", False)
-    return [group for name, group in guider.conds.items() if not (name == "negative" and skip_negative)]
+    return {name: group for name, group in guider.conds.items() if not (name == "negative" and skip_negative)}
 
 
 def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
@@ -38,7 +38,7 @@ def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
 
 def check_conditioning(guider, model, control: Tensor | None, shape: tuple[int, ...], profile: ARProfile | None):
     """Refuse conditionings that cannot be cut into chunks, and a control of the wrong length."""
-    for cond in (cond for group in active_conditionings(guider) for cond in group):
+    for cond in (cond for group in active_conditionings(guider).values() for cond in group):
         for key, name in UNCUTTABLE.items():
             if cond.get(key) is not None:
                 raise ValueError(f"A conditioning with {name} cannot be cut into chunks. Remove it; prompts for the whole picture work.")
@@ -64,7 +64,7 @@ def check_conditioning(guider, model, control: Tensor | None, shape: tuple[int, 
 def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
     """Refuse what goes by the noise level of a forward, where its frames have levels of their own."""
     name = type(schedule).__name__
-    conds = [cond for group in active_conditionings(guider) for cond in group]
+    conds = [cond for group in active_conditionings(guider).values() for cond in group]
     if any(cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1 for cond in conds for kind in ("", "clip_")):
         raise ValueError(f"A prompt for a range of noise levels cannot be used with {name}, whose forwards hold many levels. Use prompts for the whole range.")
     if first_chunk_steps:

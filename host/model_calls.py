@@ -16,6 +16,7 @@ from ..rollout.session import Session
 from .attention import RUN
 from .backbone import rotation
 from .conditioning import active_conditionings
+from .prompts import Prompts, stream_and_prompt
 from .roles import ROLES, Turns
 
 FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
@@ -28,19 +29,21 @@ class ForwardContext:
 
     session: Session
     forward: Forward
-    streams: list                    # conditioning id of each batch row
+    prompts: list                    # of each batch row: its stream, and which prompt it hears
     rotation: Tensor
     text_is_constant: bool
 
 
-def model_of_players(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns, lanes: dict) -> Model:
+def model_of_players(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns, lanes: dict,
+                     prompts: Prompts) -> Model:
     """The rollout's calls, over the take's guider, or over one for each role where `roles` has any, or for each lane that `lanes` names."""
     if not roles and not lanes:
-        return guided_model(guider, extra_args, session, noise_index)
+        return guided_model(guider, extra_args, session, noise_index, prompts)
     planner, renderer = (roles.get(role, guider) for role in ROLES)
     # A stream keeps text keys of one model; the planner has few forwards, so its are computed anew.
     models = {player: guided_model(player, extra_args if player is guider else {**extra_args, "model_options": player.model_options}, session,
-                                   noise_index, keep_text=player is not planner or not roles) for player in (planner, renderer, *lanes.values())}
+                                   noise_index, prompts, keep_text=player is not planner or not roles)
+              for player in (planner, renderer, *lanes.values())}
 
     def model_for(forward: Forward) -> Model:
         lane = session.policy.schedule.lane(forward.memory)
@@ -53,25 +56,26 @@ def model_of_players(guider, extra_args: dict, session: Session, noise_index: in
                  lambda forward, x, sigma: model_for(forward).write(forward, x, sigma), models[renderer].noise)
 
 
-def guided_model(guider, extra_args: dict, session: Session, noise_index: int, keep_text: bool = True) -> Model:
+def guided_model(guider, extra_args: dict, session: Session, noise_index: int, prompts: Prompts, keep_text: bool = True) -> Model:
     """The rollout's calls, over a guider whose model options carry the session."""
     options = take_options(guider, extra_args["model_options"], session, keep_text)
     seed = extra_args.get("seed") or 0
 
-    def denoised(x, sigma, model_options):
-        x0 = guider(x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed"))
+    def denoised(forward, x, sigma, frame_sigmas=None):
+        now, model_options = prompts.guider(guider, forward.chunk), carrying(options, forward, frame_sigmas)
+        x0 = now(x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed"))
         comfy.model_management.synchronize()         # a forward's time is that of its work, not of queueing it
         return x0
 
     def predict(forward, x, sigma):
         if sigma.ndim == 0:
-            return denoised(x, sigma, carrying(options, forward))
+            return denoised(forward, x, sigma)
         # The host knows one level for all frames. At 1 it gives x - v, of which each frame takes its share; guidance is linear in v.
-        return x - sigma[:, None, None] * (x - denoised(x, sigma.new_tensor(1.0), carrying(options, forward, sigma)))
+        return x - sigma[:, None, None] * (x - denoised(forward, x, sigma.new_tensor(1.0), sigma))
 
     def write(forward, x, sigma):
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
-                 for group in active_conditionings(guider)]       # every stream, also one that is off at this sigma
+                 for group in active_conditionings(prompts.guider(guider, forward.chunk)).values()]       # every stream, also one that is off at this sigma
         comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
         comfy.model_management.synchronize()
 
@@ -110,7 +114,7 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
         if chunk not in table:
             table.clear()
             table[chunk] = rotation(backbone, chunk, *x.shape[3:], x.device, transformer_options)
-        context = ForwardContext(session, forward, transformer_options["uuids"], table[chunk], text_is_constant)
+        context = ForwardContext(session, forward, [stream_and_prompt(uuid) for uuid in transformer_options["uuids"]], table[chunk], text_is_constant)
         return executor(x, t, cut(c_concat, chunk), c_crossattn, control, {**transformer_options, RUN: context},
                         **{name: cut(value, chunk) for name, value in kwargs.items()})
 

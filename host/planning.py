@@ -8,11 +8,13 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from ..rollout.loop import plan_chunks
+from ..rollout.timeline import prompt_frames
 from .attention import is_patched
 from .backbone import read_geometry, require_wan
-from .conditioning import active_conditionings, check_conditioning, check_levels
+from .conditioning import check_conditioning, check_levels
 from .devices import check_lanes, lanes_of
 from .profiles import ARProfile, profile_of
+from .prompts import Prompts, arrange_prompts
 from .roles import check_roles, role_notes, split_roles
 
 
@@ -25,7 +27,7 @@ class Plan:
     chunks: list[Chunk]
     take: Take
     prefix: Tensor | None            # [B, C, P, 2h, 2w], raw latents
-    streams: int
+    prompts: Prompts
     temporal_compression: int
     notes: tuple[str, ...]
     first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
@@ -37,7 +39,7 @@ class Plan:
         schedule, held = self.policy.schedule, Counter()
         for memory, banks in schedule.memories(self.policy.retention, self.geometry, self.take).items():
             held[self.lanes.get(schedule.lane(memory))] += sum(bank.nbytes(self.geometry, element_size) for bank in banks)
-        return self.streams * max(held.values())
+        return len(self.prompts.streams) * max(held.values())
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
@@ -89,7 +91,8 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     prefix = given_latents(guider, shape, prefix)
     given = 0 if prefix is None else prefix.shape[2]
     geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
-    take = Take(shape[2], given, tuple(steps), seed)
+    prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given), policy, assumed.temporal_compression)
+    take = Take(shape[2], given, tuple(steps), seed, prompt_frames(chunks))
     policy.retention.check(geometry, take)
     policy.selection.check(geometry, take)
     policy.schedule.check(policy, geometry, take)
@@ -97,11 +100,9 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     if policy.schedule.frames_at_once(geometry, take) > geometry.chunk_frames:
         check_levels(guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0)
     check_roles(models, guider, shape)
-    chunks = plan_chunks(shape[2], chunk_frames, given)
     lanes = lanes_of(model, policy, chunks, take.steps)
     check_lanes(lanes, models, guider)
-    return Plan(policy, geometry, chunks, take, prefix, sum(map(len, active_conditionings(guider))),
-                assumed.temporal_compression, notes, first_sigmas, models, lanes)
+    return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes)
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

@@ -6,6 +6,7 @@ from comfy_api.latest import ui
 from torch import Tensor
 
 from ..rollout.stats import KVStats
+from ..rollout.timeline import latent_frame_of
 
 
 def _figure(width: float, height: float):
@@ -92,7 +93,7 @@ def light_kept_tokens(images: Tensor, stats: KVStats, dropped_brightness: float)
     if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:
         raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is {width}x{height}: "
                          "the proportions differ. Connect the decoded frames of the take that these stats belong to.")
-    latent_of = [-(-i // stats.temporal_compression) for i in range(stats.pixel_frames)]
+    latent_of = [latent_frame_of(i, stats.temporal_compression) for i in range(stats.pixel_frames)]
     out = torch.empty_like(images)
     for i, kept in enumerate(stats.memory_maps):
         lit = kept.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None, :height, :width]

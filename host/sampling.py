@@ -35,18 +35,20 @@ class ARVideoSampler(comfy.samplers.Sampler):
     """Chunk by chunk sampling with a KV policy, as a host SAMPLER. Holds parameters only."""
 
     def __init__(self, policy: KVPolicy | None = None, chunk_frames: int = 0, prefix: Tensor | None = None,
-                 control: Tensor | None = None, noise_index: list[int] | None = None,
+                 control: Tensor | None = None, noise_index: list[int] | None = None, drop_given: bool = False,
                  on_stats: Callable[[KVStats], None] = log_stats):
         """`policy` None and `chunk_frames` 0 take the model's profile. `prefix` [B, C, P, 2h, 2w] raw latents,
-        `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise."""
+        `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise;
+        with `drop_given` the output begins with the first new latent frame."""
         self.policy, self.chunk_frames, self.prefix, self.control = policy, chunk_frames, prefix, control
-        self.noise_index, self.on_stats = noise_index, on_stats
+        self.noise_index, self.drop_given, self.on_stats = noise_index, drop_given, on_stats
 
     def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor, seed: int = 0) -> Plan:
         return plan_take(guider, shape, sigmas, seed, policy=self.policy, chunk_frames=self.chunk_frames, prefix=self.prefix, control=self.control)
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
-        """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape."""
+        """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape, or of the new
+        frames alone."""
         plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas, extra_args.get("seed") or 0), model_wrap.inner_model
         flow = inner.model_sampling
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
@@ -67,10 +69,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     guider.conds = conditioning_of_item(of_batch, item, len(x))
                 session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device, plan.lanes)
                 index = self.noise_index[item] if self.noise_index else item
-                model = model_of_players(model_wrap, extra_args, session, index, roles, turns, lanes)
+                model = model_of_players(model_wrap, extra_args, session, index, roles, turns, lanes, plan.prompts)
                 if plan.first_sigmas is not None:
-                    first = next(chunk for chunk in plan.chunks if not chunk.given)
-                    model = refine_first_chunk(model, first, sigmas, plan.first_sigmas.to(sigmas))
+                    model = refine_first_chunk(model, plan.chunks, sigmas, plan.first_sigmas.to(sigmas))
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
                                   workers_of_lanes(model_wrap, plan.lanes))
                 for chunk, latents in run(rollout, session, trace):
@@ -87,7 +88,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
                               plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
                               trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
                               trace.bank_names))
-        return flow.inverse_noise_scaling(sigmas[-1], output)
+        return flow.inverse_noise_scaling(sigmas[-1], output[:, :, plan.take.given_frames:] if self.drop_given else output)
 
 
 class Progress:

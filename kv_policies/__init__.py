@@ -1,6 +1,7 @@
 """What to keep of the past: KV cache, token index, RoPE moves, and one file per method. Needs torch and nothing else."""
 from .base import (
     HISTORY,
+    SWITCHES,
     Attention,
     BankPlan,
     Chunk,
@@ -15,6 +16,7 @@ from .base import (
     Selection,
     SelectionRun,
     Storage,
+    Switch,
     Take,
 )
 from .cache import Bank, KVCache

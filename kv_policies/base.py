@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,18 @@ class Geometry:
         return 2 * self.layers * self.heads * self.head_dim * self.tokens_per_frame * element_size
 
 
+SWITCHES = ("swap", "recache", "cut")        # how a prompt comes in, by how much of the memory it touches
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Another prompt. "swap": for cross-attention alone; "recache": the latest `recache_frames` latent frames are run again under it
+    (LongLive, arXiv 2509.22622); "cut": a new shot, which remembers nothing of the one before."""
+
+    mode: str
+    recache_frames: int = 0
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Latent frames that are denoised together; the first or the last one may be short."""
@@ -48,6 +60,9 @@ class Chunk:
     frames: int
     given: bool = False              # part of the prefix: observed, not generated
     stride: int = 1                  # latent frames from one to the next; anchors lie apart
+    prompt: int = 0                  # number of the prompts in force
+    switch: Switch | None = None     # how they come in, where they begin with this chunk
+    shot: int = 0                    # first latent frame of its shot
 
     @property
     def numbers(self) -> range:
@@ -56,6 +71,10 @@ class Chunk:
     @property
     def end_frame(self) -> int:
         return self.start_frame + (self.frames - 1) * self.stride + 1
+
+    def under(self, other: Chunk) -> Chunk:
+        """The same frames under another chunk's prompts."""
+        return replace(self, prompt=other.prompt)
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,7 @@ class Take:
     given_frames: int
     sigmas: tuple[float, ...]        # noise level of each step, then 0
     seed: int
+    prompt_frames: tuple[int, ...] = ()      # first latent frames of the chunks with which other prompts come in
 
     @property
     def steps(self) -> int:
@@ -103,6 +123,11 @@ class RetentionRun:
     needs_queries = False            # True: `observe` is called with every step's queries
     histogram: ScoreHistogram | None = None      # of the scores that it gave, for the stats
     notes: tuple[str, ...] = ()      # what a user should know about this run
+
+    def cut(self, cache: KVCache, chunk: Chunk):
+        """Forget the shot before: a new one begins with `chunk`."""
+        for bank in cache.banks:
+            bank.clear()
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         """Evict, before the chunk's first write."""
@@ -145,6 +170,10 @@ class Retention(ABC):
         """Latent frames in reach, the chunk in work included, from which on older ones must leave; None when there is no such number."""
         return None
 
+    def sink(self, geometry: Geometry) -> int:
+        """First latent frames of a shot that stay as they were written, whatever the prompt does."""
+        return 0
+
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
 
@@ -184,6 +213,8 @@ class Forward:
 
 class Schedule(ABC):
     """Slot 3: in which order forwards run, and with that how history gets into the cache."""
+
+    switches: ClassVar[tuple[str, ...]] = ()     # the ways of SWITCHES in which its takes may change prompts
 
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
         """The caches of a stream, by name."""

@@ -68,6 +68,22 @@ class Bank:
         """Give up the rows of the chunk in work."""
         self.length = self.committed
 
+    def clear(self):
+        """Forget all rows; the buffers stay."""
+        self.length = self.committed = 0
+        self._held_position = self._held_position[:0]
+
+    def rewind(self, first: int) -> Tensor:
+        """Forget the history rows from latent frame `first` on, and return the names that they had, see `names`."""
+        start = self.rows_of(0, first - 1).stop
+        names = self.names()[start:]
+        self.length = self.committed = start
+        return names
+
+    def names(self) -> Tensor:
+        """One number for the token of each live row, long: frame * tokens of a frame + cell."""
+        return self.frame[:self.length] * self.geometry.tokens_per_frame + self.cell[:self.length]
+
     def rows_of(self, first: int, last: int) -> slice:
         """Where the history rows of the latent frames `first` to `last` lie; frames ascend."""
         bounds = torch.tensor([first, last + 1])

@@ -1,10 +1,11 @@
 """The chunk loop of the Self-Forcing family (arXiv 2506.08009): denoise a chunk, then write it into the cache by a clean pass."""
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Chunk, Schedule
+from .base import SWITCHES, Chunk, Schedule
 
 
 @dataclass(frozen=True)
@@ -12,9 +13,11 @@ class CleanPass(Schedule):
     """`context_noise` is the sigma of the clean pass (0 in every released configuration; the latent itself stays clean)."""
 
     context_noise: float = 0.0
+    switches: ClassVar = SWITCHES
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         for chunk in rollout.chunks:
+            rollout.switch(chunk, self.context_noise)
             rollout.begin(chunk)
             if chunk.given:
                 x0 = rollout.given(chunk)

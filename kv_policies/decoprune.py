@@ -80,6 +80,9 @@ class DeCoPrune(Retention):
         frames = whole * geometry.chunk_frames + math.ceil(keep * take.total_frames)
         return [BankPlan(min(take.total_frames, frames), take.total_frames)]
 
+    def sink(self, geometry: Geometry) -> int:
+        return self.sink_chunks * unit(geometry) * geometry.chunk_frames
+
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return DeCoPruneRun(self, geometry, take)
 
@@ -104,11 +107,15 @@ class DeCoPruneRun(RetentionRun):
         self.dense, self.sink = (count * unit(geometry) for count in (policy.dense_chunks, policy.sink_chunks))
         self.records: list[Record] = []
         self.predicted: Tensor | None = None
-        self.reindexed_at = 0
+        self.reindexed_at = self.first_chunk = 0     # both of this shot
         self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
         if self.probe_step is None:
             self.notes = (f"DeCoPrune: {take.steps} step(s) have no usable intermediate prediction, so each chunk was noised again to sigma "
                           f"{PROBE_SIGMA} and predicted once more (one forward per chunk).",)
+
+    def cut(self, cache: KVCache, chunk: Chunk):
+        super().cut(cache, chunk)
+        self.records, self.first_chunk, self.reindexed_at = [], chunk.index, chunk.start_frame
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
@@ -118,14 +125,15 @@ class DeCoPruneRun(RetentionRun):
         if reindex != "off" and at_boundary or due:
             self.reindexed_at = boundary
             for bank in cache.banks:
-                bank.move(virtual_frames(bank.frame[:bank.committed], boundary, self.policy.virtual_length, self.policy.reindex_recent))
+                frame, shot = bank.frame[:bank.committed], chunk.shot
+                bank.move(shot + virtual_frames(frame - shot, boundary - shot, self.policy.virtual_length, self.policy.reindex_recent))
 
     def after_step(self, chunk: Chunk, step: int, x0: Tensor):
         if step == self.probe_step:
             self.predicted = x0
 
     def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
-        if self.predicted is not None or chunk.index < max(self.sink, 1):        # nothing could predict the first chunk
+        if self.predicted is not None or chunk.index - self.first_chunk < max(self.sink, 1):     # nothing could predict a shot's first chunk
             return None
         generator = torch.Generator().manual_seed((self.take.seed + 104729 * (chunk.index + 1)) % 2 ** 64)
         noise = torch.randn(x0.shape, generator=generator).to(x0)
@@ -149,7 +157,7 @@ class DeCoPruneRun(RetentionRun):
         bank.keep(first + keep.nonzero()[:, 0], after=first)
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
-        if self.predicted is None or chunk.index < self.sink:
+        if self.predicted is None or chunk.index - self.first_chunk < self.sink:
             return
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None

@@ -34,6 +34,9 @@ class DeCoPruneHS(DeCoPrune):
         frames = min(take.total_frames, self.static_sink_frames + self.static_recent_frames + geometry.chunk_frames)
         return [BankPlan(dynamic.frames, dynamic.most_frames, dynamic_heads), BankPlan(frames, frames, static_heads)]
 
+    def sink(self, geometry: Geometry) -> int:
+        return max(super().sink(geometry), self.static_sink_frames)
+
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return DeCoPruneHSRun(self, geometry, take)
 
@@ -43,5 +46,5 @@ class DeCoPruneHSRun(DeCoPruneRun):
         static = cache.banks[1]
         frame = static.frame[:static.length]
         recent = frame >= chunk.start_frame - self.policy.static_recent_frames
-        static.keep(((frame < self.policy.static_sink_frames) | recent).nonzero()[:, 0])
+        static.keep(((frame < chunk.shot + self.policy.static_sink_frames) | recent).nonzero()[:, 0])
         super().begin_chunk(cache, chunk)

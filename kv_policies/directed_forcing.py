@@ -124,7 +124,7 @@ class DirectedForcingRun(SelectionRun):
     def _history(self, bank: Bank, chunk: Chunk) -> History:
         key, known = (chunk.index, bank.committed), self.histories.get(id(bank))
         if known is None or known.key != key:
-            known = self.histories[id(bank)] = history_of(key, bank, self.geometry)
+            known = self.histories[id(bank)] = history_of(key, bank, self.geometry, chunk.shot)
             self.statistics = {which: held for which, held in self.statistics.items() if which[0] != id(bank)}
         return known
 
@@ -146,13 +146,13 @@ def z_score(values: Tensor, dim: int) -> Tensor:
     return (values - values.mean(dim, keepdim=True)) / (values.std(dim, correction=0, keepdim=True) + EPSILON)
 
 
-def history_of(key: tuple, bank: Bank, geometry: Geometry) -> History:
+def history_of(key: tuple, bank: Bank, geometry: Geometry, shot: int) -> History:
     device, (h, w) = bank.device, geometry.grid
     frame, cell = bank.frame[:bank.committed], bank.cell[:bank.committed]
     names, index, counts = torch.unique_consecutive(frame, return_inverse=True, return_counts=True)
     row_lengths = torch.bincount(index * h + cell // w, minlength=len(names) * h)
     parts = (counts.cumsum(0) - counts, counts, index, cell.argsort(stable=True), torch.bincount(cell, minlength=h * w), row_lengths, cell)
-    return History(key, counts.tolist(), int((names < ANCHOR_FRAMES).sum()), *(part.to(device) for part in parts))
+    return History(key, counts.tolist(), int((names < shot + ANCHOR_FRAMES).sum()), *(part.to(device) for part in parts))
 
 
 def key_statistics(k: Tensor, history: History, grid_rows: int) -> KeyStatistics:

@@ -1,8 +1,10 @@
 """In-flight history and clean anchors: no forward that only updates a cache (FlashForward, arXiv 2609.32540)."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -32,6 +34,7 @@ class FlashForward(Schedule):
     budget_frames: int = 21
     planner_model: object = field(default=None, repr=False)      # None: the sampler's
     renderer_model: object = field(default=None, repr=False)
+    switches: ClassVar = ("swap",)
 
     def __post_init__(self):
         for name, least in (("anchor_stride", 1), ("block_anchors", 1), ("anchor_window", 0), ("planner_history", 1)):
@@ -48,16 +51,16 @@ class FlashForward(Schedule):
         """Chunks that a stage remembers within the budget."""
         return min(self.stage_history, (self.budget_frames - self.anchor_window - chunk_frames) // chunk_frames)
 
-    def slots(self, blocks: int) -> int:
+    def slots(self, blocks: int, parts: int) -> int:
         """Blocks of anchors that are held at once: the planner's history or a chunk's window, and the block in work."""
-        window = -(-(self.anchor_window - 1) // self.block_anchors) + 1      # one more where given anchors end inside it
-        return min(blocks, max(self.planner_history, window) + 1)
+        window = -(-(self.anchor_window - 1) // self.block_anchors) + parts      # one more for each part that ends inside it
+        return min(blocks, max(self.planner_history, min(self.anchor_window, window)) + 1)
 
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
-        anchors = [-(-frames // self.anchor_stride) if self.anchor_window else 0 for frames in (take.given_frames, take.total_frames)]
-        blocks = sum(-(-count // self.block_anchors) for count in (anchors[0], anchors[1] - anchors[0]))
+        parts = self._parts(take.total_frames, take.given_frames, take.prompt_frames)
+        blocks = sum(-(-len(part) // self.block_anchors) for part in parts)
         frames = min(take.total_frames, (self.history(geometry.chunk_frames) + 1) * geometry.chunk_frames)
-        return {**{f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)] for slot in range(self.slots(blocks))},
+        return {**{f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)] for slot in range(self.slots(blocks, len(parts)))},
                 **{stage(step): [BankPlan(frames, frames)] for step in range(take.steps)}}
 
     def lane(self, memory: str) -> str:
@@ -69,22 +72,30 @@ class FlashForward(Schedule):
     def reports(self, chunks: list[Chunk], steps: int) -> int:
         return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in self.graph(chunks, steps))
 
+    def _parts(self, total: int, given: int, prompt_frames: Iterable[int]) -> list[list[int]]:
+        """The anchors in parts that no block reaches over: given ones, which take one clean forward, and those of each prompt."""
+        anchors = range(0, total if self.anchor_window else 0, self.anchor_stride)
+        borders = sorted({given, *prompt_frames})
+        return [list(part) for _, part in groupby(anchors, lambda frame: sum(frame >= border for border in borders))]
+
     def layout(self, chunks: list[Chunk], steps: int) -> Layout:
         total, given = chunks[-1].end_frame, sum(chunk.frames for chunk in chunks if chunk.given)
         anchors = range(0, total if self.anchor_window else 0, self.anchor_stride)
         blocks: list[Chunk] = []
-        for known in (True, False):          # given anchors are in blocks of their own, which take one clean forward
-            part = [frame for frame in anchors if (frame < given) == known]
+        prompt = [chunk.prompt for chunk in chunks for _ in range(chunk.frames)]
+        parts = self._parts(total, given, [chunk.start_frame for chunk in chunks if chunk.switch])
+        for part in parts:
+            known = part[0] < given
             for first in range(0, len(part), self.block_anchors):
                 some = part[first:first + self.block_anchors]
-                blocks.append(Chunk(-1 - len(blocks), some[0], len(some), known, self.anchor_stride))
+                blocks.append(Chunk(-1 - len(blocks), some[0], len(some), known, self.anchor_stride, prompt[part[0]]))
         windows = []
         for chunk in chunks:
             centre = chunk.start_frame + (chunk.frames - 1) / 2
             near = sorted(anchors, key=lambda frame: (abs(frame - centre), frame))[:self.anchor_window]
             windows.append((min(near, default=0), max(near, default=-1)))
         return Layout(tuple(blocks), tuple(chunks), tuple(windows), self.planner_history, self.history(max(chunk.frames for chunk in chunks)),
-                      self.slots(len(blocks)), steps)
+                      self.slots(len(blocks), len(parts)), steps)
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         layout = self.layout(rollout.chunks, rollout.steps)

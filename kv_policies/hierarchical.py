@@ -1,6 +1,7 @@
 """Step by step through the whole take, with history at matched noise (HiAR, arXiv 2603.08703)."""
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ class Hierarchical(Schedule):
     """
 
     window_frames: int = 21
+    switches: ClassVar = ("swap", "cut")
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
         policy.require_plain(self)
@@ -51,5 +53,5 @@ class Hierarchical(Schedule):
                     yield chunk, x[chunk]
 
     def _oldest(self, chunks: list[Chunk], chunk: Chunk) -> int:
-        """First frame of the oldest chunk that is whole inside the window."""
-        return next(other.start_frame for other in chunks if chunk.end_frame - other.start_frame <= self.window_frames)
+        """First frame of the oldest chunk of the same shot that is whole inside the window."""
+        return next(other.start_frame for other in chunks if other.shot == chunk.shot and chunk.end_frame - other.start_frame <= self.window_frames)

@@ -42,6 +42,9 @@ class SinkWindow(Retention):
     def window(self, take: Take) -> int | None:
         return self.window_frames
 
+    def sink(self, geometry: Geometry) -> int:
+        return self.sink_frames
+
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return SinkWindowRun(self)
 
@@ -51,12 +54,16 @@ class SinkWindowRun(RetentionRun):
         self.policy = policy
         self.starts: list[int] = []              # first frame of each chunk that is still in the window
 
+    def cut(self, cache: KVCache, chunk: Chunk):
+        super().cut(cache, chunk)
+        self.starts.clear()
+
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         sink, (bank,) = self.policy.sink_frames, cache.banks
         oldest = self._oldest_frame(chunk)
         frame = bank.frame[:bank.length]
-        bank.keep(((frame < sink) | (frame >= oldest)).nonzero()[:, 0])
-        if sink and oldest > sink and self.policy.sink_rope == "shifted":       # a gap has opened: close it
+        bank.keep(((frame < chunk.shot + sink) | (frame >= oldest)).nonzero()[:, 0])
+        if sink and oldest > chunk.shot + sink and self.policy.sink_rope == "shifted":       # a gap has opened: close it
             tokens = cache.geometry.tokens_per_frame
             bank.hold(sink * tokens)
             bank.move(torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens))
@@ -65,7 +72,7 @@ class SinkWindowRun(RetentionRun):
     def _oldest_frame(self, chunk: Chunk) -> int:
         """First frame of the window, once chunks that no longer fit beside the sink have left."""
         room = self.policy.window_frames - chunk.frames
-        if chunk.start_frame > room:
+        if chunk.start_frame - chunk.shot > room:
             room -= self.policy.sink_frames      # the whole past no longer fits: the sink takes its share
         self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
         return self.starts[0] if self.starts else chunk.start_frame

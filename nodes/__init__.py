@@ -14,6 +14,7 @@ from .policies import (
     PolicySinkWindow,
     PruningControl,
 )
+from .prompts import PromptAtFrame, PromptTimeline
 from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
 from .stats import KVMemoryMap, KVMemoryStats
 
@@ -22,4 +23,5 @@ class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode,
-                ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera]
+                ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera, PromptTimeline,
+                PromptAtFrame]

@@ -23,6 +23,12 @@ def chunk_frames_input():
     return io.Int.Input("chunk_frames", default=0, min=0, max=64, tooltip="Latent frames denoised together; 0 takes the model's profile.")
 
 
+def drop_given_input():
+    return io.Boolean.Input("drop_given", default=False, optional=True,
+                            tooltip="Put out the new latents alone. Decoded by themselves they begin with a single pixel frame and a new VAE state, so the "
+                                    "join shows: for one without a seam decode everything, then drop the first 1 + 4 (given latents - 1) pictures.")
+
+
 class ARVideoSamplerNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
@@ -44,14 +50,15 @@ class ARVideoSamplerNode(io.ComfyNode):
                 prefix_input(),
                 control_input(),
                 io.Sigmas.Input("sigmas", optional=True, tooltip="Noise levels of a chunk's steps; open: from steps and the model's shift."),
+                drop_given_input(),
             ],
             outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats")])
 
     @classmethod
     def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
-                sigmas=None):
+                sigmas=None, drop_given=False):
         taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
-                                   prefix=prefix, control=control, sigmas=sigmas)
+                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given)
         return io.NodeOutput(taken, stats, ui={"text": list(stats.notes), "kv_stats": [stats.to_dict()]})
 
 
@@ -63,9 +70,9 @@ class ARVideoSamplerSelect(io.ComfyNode):
             description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with its noise, sigmas and guiders of one model. "
                         "The model must come from AR Video Model Loader, AR Profile or Demo World.",
             search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
-            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input()],
+            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input(), drop_given_input()],
             outputs=[io.Sampler.Output(display_name="sampler")])
 
     @classmethod
-    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None):
-        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control))
+    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None, drop_given=False):
+        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control, drop_given=drop_given))

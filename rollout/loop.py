@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..kv_policies import HISTORY, Chunk, Forward
+from .recache import planned_reruns, recache
 from .session import Session
 from .stats import Trace
 from .walk import Worker, walk
@@ -50,6 +51,7 @@ class Rollout:
         self._noise, self._prefix, self._model = noise, prefix, model
         self._session, self._trace, self._on_step, self._workers = session, trace, on_step, workers
         self._given_chunks = sum(chunk.given for chunk in chunks)
+        self._reruns = planned_reruns(chunks, session.policy.retention.sink(session.geometry))
 
     def walk(self, graph: dict, run: Callable) -> Iterator:
         """Do a schedule's graph by `run(work, rollout)`, where there are workers side by side, and yield each work in the graph's order."""
@@ -72,6 +74,20 @@ class Rollout:
     def begin(self, chunk: Chunk, memory: str = HISTORY):
         with self._trace.phase("policy", chunk):
             self._session.begin(chunk, memory)
+
+    def switch(self, chunk: Chunk, sigma: float):
+        """Before a chunk that prompts come in with: forget the shot before it, or run the latest chunks again, clean, under the new prompts."""
+        if chunk.switch and chunk.switch.mode == "cut":
+            with self._trace.phase("policy", chunk):
+                for stream in self._session.streams.values():
+                    stream.retention.cut(stream.caches[HISTORY], chunk)
+        if chunk.index in self._reruns:
+            with self._trace.phase("recache", chunk):
+                frames = recache(self._session, chunk, self._reruns.pop(chunk.index), lambda old, x0: self._write(Forward(old, self.steps), x0, sigma))
+            self._trace.note(f"Latent frame {chunk.start_frame}: " + (
+                f"latent frames {frames.start} to {frames.stop - 1} were run again under the new prompt." if frames
+                else "nothing stood that could be run again under the new prompt."))
+        self._hold_latents(self._session.latents)
 
     def forget(self, memory: str, before_frame: int, chunk: Chunk):
         """Drop what a memory holds of earlier latent frames, to make room for a chunk."""
@@ -126,6 +142,7 @@ class Rollout:
             for stream in streams:
                 stream.retention.before_clean(stream.caches[HISTORY], chunk)
         self.write(chunk, x0, sigma)
+        self._hold_latents({**self._session.latents, chunk.index: x0})
         with self._trace.phase("policy", chunk):
             for stream in streams:
                 stream.retention.after_clean(stream.caches[HISTORY], chunk, x0)
@@ -137,10 +154,18 @@ class Rollout:
         forward = Forward(chunk, self.steps, memory, reads)
         if chunk.given:
             self._trace.measure(self._session, forward)
-        before = self._session.forward_counts(memory)
         with self._trace.phase("clean", chunk):
-            self._model.write(forward, self.bring(x, memory), sigma)
-        self._session.commit(before, memory)
+            self._write(forward, x, sigma)
+
+    def _write(self, forward: Forward, x: Tensor, sigma: float):
+        before = self._session.forward_counts(forward.memory)
+        self._model.write(forward, self.bring(x, forward.memory), sigma)
+        self._session.commit(before, forward.memory)
+
+    def _hold_latents(self, finished: dict[int, Tensor]):
+        """Hold those of finished chunks that will be run again, by index."""
+        needed = {chunk.index for chunks in self._reruns.values() for chunk in chunks}
+        self._session.latents = {index: x0 for index, x0 in finished.items() if index in needed}
 
     def _probe(self, chunk: Chunk, x0: Tensor):
         """One guided forward of a noised copy. It writes into the chunk's own rows, which the clean pass overwrites."""

@@ -18,7 +18,8 @@ class Stream:
         self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, place(name))
                        for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()}
         self.copies: dict[tuple[str, torch.device], list[tuple[Tensor, Tensor]]] = {}        # of a memory that is read on another device, by layer
-        self.text: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}        # cross-attention keys and values by device and layer
+        self.text: dict[tuple[torch.device, int], tuple[Hashable, Tensor, Tensor]] = {}      # by device and layer: of which prompt, and its
+        # cross-attention keys and values
         self.forwards: Counter[str] = Counter()              # by memory
 
     def begin(self, memory: str, chunk: Chunk):
@@ -46,6 +47,7 @@ class Session:
         self.dtype, self.device, self.places = dtype, device, places
         self.streams: dict[Hashable, Stream] = {}
         self.open: dict[str, Chunk] = {}         # the chunk in work of each memory
+        self.latents: dict[int, Tensor] = {}     # of finished chunks that will be run again, by index
         self.lock = RLock()
 
     def place(self, memory: str) -> torch.device:
@@ -109,14 +111,20 @@ class Session:
             stream.retention.observe(layer, forward.chunk, forward.step, q, bank)
         return stream.selection.read(layer, forward.chunk, q, bank, attention)
 
-    def text(self, forward: Forward, keys: list[Hashable], layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Cross-attention keys and values `[B, L, H * D]`, projected once per stream, layer and device."""
+    def text(self, forward: Forward, prompts: list[tuple[Hashable, Hashable]], layer: int,
+             project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Cross-attention keys and values `[B, L, H * D]`, projected once per layer and device for as long as a stream's prompt stays.
+
+        `prompts`: the stream of each batch row and its prompt.
+        """
         place = self.place(forward.memory), layer
-        if any(place not in self.stream(key).text for key in keys):
+        held = [self.stream(key).text.get(place, (None,)) for key, _ in prompts]
+        if any(text[0] != prompt for text, (_, prompt) in zip(held, prompts)):
             k, v = project()
-            for i, key in enumerate(keys):
-                self.stream(key).text[place] = k[i:i + 1], v[i:i + 1]
-        parts = [self.stream(key).text[place] for key in keys]
+            held = [(prompt, k[i:i + 1], v[i:i + 1]) for i, (_, prompt) in enumerate(prompts)]
+            for (key, _), text in zip(prompts, held):
+                self.stream(key).text[place] = text
+        parts = [text[1:] for text in held]
         return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
 
     def commit(self, forwards_before: dict[Hashable, int], memory: str = HISTORY):
@@ -182,3 +190,4 @@ class Session:
                     bank.free()
         self.streams.clear()
         self.open.clear()
+        self.latents.clear()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..kv_policies import Bank, Chunk, Forward, Geometry
 from .session import Session, Stream
+from .timeline import pixel_frames
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,16 @@ class KVStats:
 
     @property
     def pixel_frames(self) -> int:
-        return 1 + self.temporal_compression * (self.frames - 1)
+        return pixel_frames(self.frames, self.temporal_compression)
+
+    @property
+    def given_frames(self) -> int:
+        """Latent frames of one batch item that were given."""
+        return sum(row.frames for row in self.chunks if row.item == 0 and row.given)
+
+    @property
+    def given_pixel_frames(self) -> int:
+        return pixel_frames(self.given_frames, self.temporal_compression)
 
     @property
     def prune_ratio(self) -> float:
@@ -71,7 +81,8 @@ class KVStats:
         kept = [[round(share, 4) for share in item.flatten(1).mean(1).tolist()] for item in self.memory_maps]
         told = asdict(replace(self, memory_maps=()))
         del told["memory_maps"]
-        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames, "prune_ratio": self.prune_ratio, "kept_by_frame": kept}
+        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames, "given_frames": self.given_frames,
+                "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "kept_by_frame": kept}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -84,9 +95,8 @@ class KVStats:
                 phases[name] += seconds
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
         last = self.chunks[-1]
-        given = sum(row.frames for row in self.chunks if row.given and row.item == 0)
         lines = [
-            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {given} of them given; "
+            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} ({self.given_pixel_frames}) of them given; "
             f"{last.index + 1} chunks, {self.steps} steps for each new one; {self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(sum(last.bank_bytes))} of history",
@@ -132,6 +142,10 @@ class Trace:
         self._phases: dict[tuple[int, str], float] = defaultdict(float)     # by chunk and name
         self._memory: dict[int, dict] = {}                                  # by chunk
 
+    def note(self, text: str):
+        if text not in self.notes:       # the batch's items tell the same
+            self.notes.append(text)
+
     @contextmanager
     def phase(self, name: str, chunk: Chunk) -> Iterator[None]:
         began = perf_counter()
@@ -151,13 +165,14 @@ class Trace:
             self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(streams))
             self._memory[forward.chunk.index] = dict(
                 kept_tokens=sum(_history_tokens(stream, forward) for stream in streams),
-                full_tokens=forward.chunk.start_frame * g.tokens_per_frame * g.layers * g.heads * len(streams),
+                full_tokens=(forward.chunk.start_frame - forward.chunk.shot) * g.tokens_per_frame * g.layers * g.heads * len(streams),
                 bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
 
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
         streams = list(session.streams.values())
-        self.notes += [note for note in (*streams[0].retention.notes, *streams[0].selection.notes) if note not in self.notes]
+        for text in (*streams[0].retention.notes, *streams[0].selection.notes):
+            self.note(text)
         if streams[0].retention.histogram is not None:
             told = streams[0].retention.histogram.to_dict()
             before = self.scores["counts"] if self.scores else [0] * len(told["counts"])

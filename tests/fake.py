@@ -7,6 +7,7 @@ from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
 from keepsake.rollout.session import Session
 from keepsake.rollout.stats import Trace
+from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 from keepsake.rollout.walk import spread
 
 GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4
@@ -23,10 +24,14 @@ def attention(q, k, v):
 
 
 class FakeTransformer:
-    """x [1, C, F, 2h, 2w] -> x0 of the same shape; `calls` records (frames of the chunk, sigma) of every forward."""
+    """x [1, C, F, 2h, 2w] -> x0 of the same shape.
 
-    def __init__(self, session, streams=("positive",), seed=0):
-        self.session, self.streams, self.calls = session, streams, []
+    `calls` records (frames of the chunk, sigma) of every forward, `reads` its first frame, its prompt and the history frames that it could
+    read. Prompts differ by `words`.
+    """
+
+    def __init__(self, session, streams=("positive",), seed=0, words=.3):
+        self.session, self.streams, self.words, self.calls, self.reads = session, streams, words, [], []
         random = torch.Generator().manual_seed(seed)
         width = HEADS * DIM
         self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * .3
@@ -39,7 +44,7 @@ class FakeTransformer:
         self.calls.append((chunk.start_frame, chunk.frames, round(float(levels[0]), 4)))
         h, w = GRID
         y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
-        y = y + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None]
+        y = y + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None] + self.words * chunk.prompt
         frame = torch.tensor(chunk.numbers, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
@@ -47,8 +52,14 @@ class FakeTransformer:
             rows = len(self.streams)
             out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
             y = y + out[:1].tanh()
+        self._record(forward)
         y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
+
+    def _record(self, forward):
+        for stream in list(self.session.streams.values())[:1]:
+            bank = stream.caches[forward.memory].banks[0]
+            self.reads.append((forward.chunk.start_frame, forward.chunk.prompt, bank.frame[:bank.committed].unique().tolist()))
 
 
 def noise_of(frames, seed=1):
@@ -65,14 +76,16 @@ def thread():
 
 
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None, workers=0):
-    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own."""
-    known = Take(frames, 0 if prefix is None else prefix.shape[2], tuple(sigmas), seed=1)
-    chunks = plan_chunks(frames, chunk_frames, known.given_frames)
+         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3):
+    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
+    `starts`: of the prompts after the first."""
+    given = 0 if prefix is None else prefix.shape[2]
+    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given), [[PromptStart(0), *starts]], 4)
+    known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
     session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"),
                       {lane: torch.device("cpu", number) for lane, number in lanes.items()})
-    transformer, trace = FakeTransformer(session, streams), Trace()
+    transformer, trace = FakeTransformer(session, streams, words=words), Trace()
 
     def fresh(number, step, like):
         return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)

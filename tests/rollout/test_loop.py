@@ -64,6 +64,8 @@ def test_cached_history_equals_attention_over_the_whole_past():
         return model, attention
 
     class Whole:
+        streams = {}
+
         def attend(self, forward, streams, layer, q, k, v, attention):
             return self.attention(q, k, v)
 

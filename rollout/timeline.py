@@ -1,0 +1,119 @@
+"""Prompts in time: from which latent frame on each holds, how it comes in, and what that makes of a take's chunks."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..kv_policies import SWITCHES, Chunk, Switch
+
+LINE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s?)\s*:\s*(.*\S)\s*")
+
+
+def pixel_frames(latent_frames: int, compression: int) -> int:
+    """Pixel frames of a causal video VAE's latent frames: one of the first, `compression` of each further one."""
+    return 1 + compression * (latent_frames - 1) if latent_frames else 0
+
+
+def latent_frame_of(pixel_frame: int, compression: int) -> int:
+    """The latent frame that holds a pixel frame, both counted from 0."""
+    return -(-pixel_frame // compression)
+
+
+@dataclass(frozen=True)
+class PromptStart:
+    """Where a prompt begins and how it comes in; `start` counts latent frames of the take, or pixel frames."""
+
+    start: int
+    mode: str = "swap"
+    blend: int = 0                   # latent frames over which the text goes from the prompt before to this one
+    recache_frames: int = 12
+    in_pixels: bool = False
+
+    def __post_init__(self):
+        if self.mode not in SWITCHES:
+            raise ValueError(f"mode is '{self.mode}'. Use one of: {', '.join(SWITCHES)}.")
+        if self.mode == "cut" and self.blend:
+            raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap or recache.")
+
+    def frame(self, compression: int) -> int:
+        return latent_frame_of(self.start, compression) if self.in_pixels else self.start
+
+
+def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames: int) -> list[tuple[PromptStart, str]]:
+    """Lines such as `48: a storm` (latent frames) or `6s: a storm` (seconds), in ascending order, the first at 0."""
+    found: list[tuple[PromptStart, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        match = LINE.fullmatch(line)
+        if match is None or ("." in match[1] and not match[2]):
+            raise ValueError(f"Line {number} of the timeline is '{line.strip()[:60]}'. Begin each line with its start, in latent frames or in "
+                             "seconds, and a colon: '48: a storm rolls in' or '6s: a storm rolls in'.")
+        start = round(float(match[1]) * fps) if match[2] else int(match[1])
+        found.append((PromptStart(start, mode if found else "swap", blend if found else 0, recache_frames, bool(match[2])), match[3]))
+    if not found or found[0][0].start:
+        raise ValueError("The timeline has no prompt for the beginning. Begin its first line with '0:'.")
+    return found
+
+
+class Mix(NamedTuple):
+    """What a stream hears: the prompt `number` with `weight`, the rest being the prompt before."""
+
+    number: int
+    weight: float = 1.0
+
+
+def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compression: int) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
+    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number, and notes.
+
+    `streams`: the starts of each stream's prompts, ascending. A prompt takes effect with the first chunk that begins at or after its start.
+    """
+    effects = [[_first_chunk_at(chunks, start.frame(compression)) if i else 0 for i, start in enumerate(starts)] for starts in streams]
+    marked, heard, notes, shot = [], [], [], 0
+    for chunk in chunks:
+        now = tuple(_mix(chunk, chunks, starts, effect) for starts, effect in zip(streams, effects))
+        before = heard[-1] if heard else now
+        switches = [_switch(starts, *pair) for starts, *pair in zip(streams, before, now) if pair[0] != pair[1]]
+        switch = max(switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None)
+        if not heard or switch:
+            heard.append(now)
+        if switch and switch.mode == "cut":
+            shot = chunk.start_frame
+        if any(a.number != b.number for a, b in zip(before, now)):
+            modes = sorted({starts[mix.number].mode for starts, mix, old in zip(streams, now, before) if mix.number != old.number})
+            blend = max(starts[mix.number].blend for starts, mix in zip(streams, now))
+            notes.append(f"Latent frame {chunk.start_frame}: the prompt changes ({', '.join(modes)}{f', blended over {blend} frames' if blend else ''}).")
+        marked.append(replace(chunk, prompt=len(heard) - 1, switch=switch, shot=shot))
+    if any(mix.weight < 1 for mix in now):
+        notes.append("The last blend was not complete when the take ended.")
+    for starts, effect in zip(streams, effects):
+        notes += [f"The prompt of latent frame {start.frame(compression)} never came in: no chunk begins between it and the next prompt or the end."
+                  for start, at, after in zip(starts, effect, [*effect[1:], None]) if at is None or at == after]
+    return marked, heard, tuple(dict.fromkeys(notes))
+
+
+def prompt_frames(chunks: list[Chunk]) -> tuple[int, ...]:
+    """Where other prompts come in."""
+    return tuple(chunk.start_frame for chunk in chunks if chunk.switch)
+
+
+def _first_chunk_at(chunks: list[Chunk], frame: int) -> int | None:
+    return next((chunk.index for chunk in chunks if chunk.start_frame >= frame), None)
+
+
+def _mix(chunk: Chunk, chunks: list[Chunk], starts: list[PromptStart], effect: list[int | None]) -> Mix:
+    number = max(i for i, at in enumerate(effect) if at is not None and at <= chunk.index)
+    if not starts[number].blend or not number:
+        return Mix(number)
+    return Mix(number, min(1.0, (chunk.end_frame - chunks[effect[number]].start_frame) / starts[number].blend))
+
+
+def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
+    start = starts[now.number]
+    if now.number != before.number and before.weight < 1:
+        raise ValueError(f"The blend over {starts[before.number].blend} latent frames is not done when the next prompt begins, at "
+                         f"{'pixel' if start.in_pixels else 'latent'} frame {start.start}. Shorten the blend, or let the next prompt begin later.")
+    if start.mode == "recache" and now.weight < 1:       # once, when the blend is complete
+        return Switch("swap")
+    return Switch(start.mode, start.recache_frames if start.mode == "recache" else 0)
