@@ -11,9 +11,12 @@ if not os.environ.get("COMFYUI_PATH"):
 import comfy.model_management  # noqa: E402
 import comfy.multigpu  # noqa: E402
 import tiny  # noqa: E402
+from keepsake.demo import world  # noqa: E402
+from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host import attention  # noqa: E402
 from keepsake.host.patch import patch  # noqa: E402
 from keepsake.host.planning import Plan  # noqa: E402
+from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy  # noqa: E402
 
 SIZE, LAYERS = dict(height=4, width=4), 2
@@ -90,6 +93,15 @@ def test_a_lora_goes_to_every_device(monkeypatch):
     lora.add_patches({key: ("diff", (torch.randn((64, 64), generator=torch.Generator().manual_seed(5)),))})
     plain, changed = take(model), take(lora)
     assert torch.equal(take(spread_over(lora, 3, monkeypatch)), changed) and not torch.equal(changed, plain)
+
+
+def test_a_loaded_file_can_be_spread(monkeypatch):
+    model, clip, _ = load_demo_world()
+    latent = {"samples": torch.zeros(1, 16, 7, world.ROWS, world.COLUMNS)}
+    inputs = dict(seed=3, steps=2, control=world.camera_control(latent["samples"].shape, "go and return", 4, 0), policy=SMALL)
+    positive = clip.encode_from_tokens_scheduled(clip.tokenize("harbour at dawn"))
+    alone = sample_take(model, positive, None, 1.0, latent, **inputs)[0]["samples"]
+    assert torch.equal(sample_take(spread_over(model, 3, monkeypatch), positive, None, 1.0, latent, **inputs)[0]["samples"], alone)
 
 
 @pytest.mark.parametrize("where", [0, 5, 23])
