@@ -41,9 +41,10 @@ def rotation(backbone, chunk: Chunk, latent_height: int, latent_width: int, devi
         return backbone.rope_encode(frames, latent_height, latent_width, t_start=start, device=device, dtype=torch.float32,
                                     transformer_options=transformer_options)
 
-    if chunk.stride == 1:
-        return table(chunk.start_frame, chunk.frames)
-    return torch.cat([table(frame, 1) for frame in chunk.numbers], 1)
+    first, last = chunk.positions[0], chunk.positions[-1]
+    if last - first + 1 == chunk.frames:
+        return table(first, chunk.frames)
+    return torch.cat([table(frame, 1) for frame in chunk.positions], 1)
 
 
 def control_channels(model) -> int:

@@ -105,7 +105,7 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
     def cut(value, chunk: Chunk):
         """The chunk's share of an input that has a frame for every latent frame of the take."""
         if torch.is_tensor(value) and value.ndim == 5 and value.shape[2] == session.take.total_frames:
-            return value[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
+            return value[:, :, list(chunk.numbers)]
         return value
 
     def apply_model(executor, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options={}, **kwargs):

@@ -8,10 +8,10 @@ import comfy.samplers
 import torch
 from torch import Tensor
 
-from ..kv_policies import CleanPass, FullKV, Hierarchical, KVPolicy, RollingForcing, SinkWindow
+from ..kv_policies import CleanPass, ContextRecompute, FullKV, Hierarchical, KVPolicy, RollingForcing, SinkWindow
 
 PROFILE = "keepsake_profile"         # key in transformer_options, and in the header of a safetensors file
-OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing}
+OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ CHECKPOINTS = (
                (r"\bhiar\b",), "huggingface.co/jackyhate/HiAR", "Apache-2.0"),
     Checkpoint(ARProfile("RAVEN", chunk_frames=3, window_frames=21),
                (r"\braven\b",), "huggingface.co/mvp-lab/RAVEN", "see its page"),
-    Checkpoint(ARProfile("Krea Realtime 14B", chunk_frames=3, window_frames=6, sigmas=(1.0, .937, .833, .625),
-                         note="Krea Realtime computes its cache anew before each chunk, from the first frame and the last two. Keepsake keeps the "
-                              "cache of the chunk before instead, so expect a take to drift sooner than Krea's own."),
+    Checkpoint(ARProfile("Krea Realtime 14B", chunk_frames=3, window_frames=6, loop="recompute",
+                         note="Krea Realtime computes its cache anew before each chunk, from the first frame and the last two, which is Krea's option "
+                              "keep_first_frame. Without it Krea's server goes on with its latest pictures, encoded anew, in the first frame's place; "
+                              f"Keepsake has no VAE at hand and always keeps the first frame. {WITHOUT_POLICY}"),
                (r"\bkrea\b",), "huggingface.co/krea/krea-realtime-video", "CC BY-NC-SA 4.0", width=5120),
     Checkpoint(ARProfile("FastVideo Self-Forcing 1.3B", chunk_frames=3, window_frames=21),
                (r"\bsfwan2-1\b",), "huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers", "Apache-2.0"),

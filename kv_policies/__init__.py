@@ -21,6 +21,7 @@ from .base import (
 )
 from .cache import Bank, KVCache
 from .clean_pass import CleanPass
+from .context_recompute import ContextRecompute
 from .decoprune import DeCoPrune
 from .decoprune_hs import DeCoPruneHS
 from .directed_forcing import DirectedForcing

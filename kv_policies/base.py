@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -63,10 +63,16 @@ class Chunk:
     prompt: int = 0                  # number of the prompts in force
     switch: Switch | None = None     # how they come in, where they begin with this chunk
     shot: int = 0                    # first latent frame of its shot
+    apart: tuple[int, ...] = ()      # the latent frames, where they do not lie evenly
+    position: int | None = None      # where in time the first frame stands and the others follow; None: each at its number
 
     @property
-    def numbers(self) -> range:
-        return range(self.start_frame, self.end_frame, self.stride)
+    def numbers(self) -> Sequence[int]:
+        return self.apart or range(self.start_frame, self.end_frame, self.stride)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        return self.numbers if self.position is None else range(self.position, self.position + self.frames)
 
     @property
     def end_frame(self) -> int:

@@ -37,8 +37,8 @@ class Bank:
         if end > self.capacity:
             self._grow(min(self.most, max(end, self.capacity * 5 // 4)))
         rows = slice(self.length, end)
-        frame = torch.tensor(chunk.numbers).repeat_interleave(tokens)
-        self.frame[rows], self.position[rows] = frame, frame.double()
+        self.frame[rows] = torch.tensor(chunk.numbers).repeat_interleave(tokens)
+        self.position[rows] = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(tokens)
         self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
         self.length = end
 

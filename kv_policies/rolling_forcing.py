@@ -1,6 +1,7 @@
 """Several chunks denoised together, at rising noise, with a sink that moves along (Rolling Forcing, arXiv 2509.25161)."""
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ class RollingForcing(Schedule):
     """
 
     window_frames: int = 21
+    switches: ClassVar = ("swap",)
 
     def frames_at_once(self, geometry: Geometry, take: Take) -> int:
         return min(take.total_frames, take.steps * geometry.chunk_frames)
@@ -61,8 +63,10 @@ class RollingForcing(Schedule):
 
     def _step(self, rollout, ages: dict[Chunk, int], noisy: dict[Chunk, Tensor]):
         """Take every chunk in flight a step on."""
-        first, sink, lengths = next(iter(ages)), rollout.chunks[0], [chunk.frames for chunk in ages]
-        together, reads = replace(first, frames=sum(lengths)), ()
+        flight, sink = list(ages), rollout.chunks[0]
+        first, lengths = flight[0], [chunk.frames for chunk in flight]
+        # One forward hears one prompt: that of the noisiest chunk, whose picture is least decided.
+        together, reads = replace(first, frames=sum(lengths)).under(flight[-1]), ()
         if first is not sink:
             room = self.window_frames - together.frames - sink.frames
             oldest = max(sink.end_frame, first.start_frame - room)
@@ -70,7 +74,7 @@ class RollingForcing(Schedule):
             reads = ((SINK, 0, sink.end_frame - 1), (FINISHED, oldest, first.start_frame - 1))
         rollout.begin(together, IN_FLIGHT)
         steps = [age for chunk, age in ages.items() for _ in range(chunk.frames)]
-        x0 = rollout.denoise(together, ages[first], torch.cat([noisy[chunk] for chunk in ages], 2), IN_FLIGHT, reads, steps)
+        x0 = rollout.denoise(together, ages[first], torch.cat([noisy[chunk] for chunk in flight], 2), IN_FLIGHT, reads, steps)
         rollout.discard(IN_FLIGHT)
         for (chunk, age), part in zip(ages.items(), x0.split(lengths, 2)):
             noisy[chunk] = rollout.renoise(chunk, age, part)

@@ -4,24 +4,16 @@ from comfy_api.latest import ComfyExtension, io
 from .demo import DemoCamera, DemoWorld
 from .heads import CalibrateHeads, LoadHeadMap, LoadHeadTable, ProfileHeads
 from .model import ARProfileNode, ARVideoModelLoader
-from .policies import (
-    PolicyDeCoPrune,
-    PolicyDirectedForcing,
-    PolicyFlashForward,
-    PolicyFull,
-    PolicyHierarchical,
-    PolicyRollingForcing,
-    PolicySinkWindow,
-    PruningControl,
-)
+from .policies import PolicyDeCoPrune, PolicyDirectedForcing, PolicyFull, PolicySinkWindow, PruningControl
 from .prompts import PromptAtFrame, PromptTimeline
 from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
+from .schedules import PolicyContextRecompute, PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing
 from .stats import KVMemoryMap, KVMemoryStats
 
 
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
-                PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, LoadHeadMap, ProfileHeads, LoadHeadTable, CalibrateHeads, ARVideoSamplerNode,
-                ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera, PromptTimeline,
+                PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
+                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera, PromptTimeline,
                 PromptAtFrame]

@@ -45,7 +45,7 @@ class FakeTransformer:
         h, w = GRID
         y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
         y = y + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None] + self.words * chunk.prompt
-        frame = torch.tensor(chunk.numbers, dtype=torch.float64).repeat_interleave(h * w)
+        frame = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
             q, k = (rotate_in_time(u, frame, 4, 10000.0) for u in (q, k))

@@ -14,7 +14,7 @@ import tiny  # noqa: E402
 from keepsake.host.patch import patch  # noqa: E402
 from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
 from keepsake.kv_policies import FlashForward, KVPolicy  # noqa: E402
-from keepsake.nodes.policies import PolicyFlashForward  # noqa: E402
+from keepsake.nodes.schedules import PolicyFlashForward  # noqa: E402
 
 SIZE = dict(height=4, width=4)
 SMALL = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)

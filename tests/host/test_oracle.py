@@ -13,23 +13,26 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import tiny  # noqa: E402
 from keepsake.host.profiles import PROFILES, with_profile  # noqa: E402
-from keepsake.kv_policies import CleanPass, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
+from keepsake.kv_policies import CleanPass, ContextRecompute, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 AUTHORS = load_file(Path(__file__).parent / "oracle.safetensors")
 # Latents are of size 1; host and authors round differently (theirs is fp64 in places), which came to 1.6e-5 at most.
 TOLERANCE = 1e-4
 SIZE = dict(height=4, width=4)
-CASES = {        # profile, given frames
-    "self_forcing": ("Self-Forcing (chunk-wise)", 0),
-    "self_forcing_prefix": ("Self-Forcing (chunk-wise)", 6),
-    "causal_forcing_frame": ("Causal-Forcing (frame-wise)", 0),
-    "causal_forcing_frame_i2v": ("Causal-Forcing (frame-wise)", 1),
-    "causal_forcing_1step": ("Causal-Forcing++ 1-step (frame-wise)", 0),
-    "causal_forcing_2step": ("Causal-Forcing++ 2-step (frame-wise)", 0),
-    "longlive": ("LongLive 1.3B", 0),
-    "hiar": ("HiAR", 0),
-    "rolling_forcing": ("Rolling Forcing", 0),
+CASES = {        # profile, given frames, and the policy where it is not the profile's
+    "self_forcing": ("Self-Forcing (chunk-wise)", 0, None),
+    "self_forcing_prefix": ("Self-Forcing (chunk-wise)", 6, None),
+    "causal_forcing_frame": ("Causal-Forcing (frame-wise)", 0, None),
+    "causal_forcing_frame_i2v": ("Causal-Forcing (frame-wise)", 1, None),
+    "causal_forcing_1step": ("Causal-Forcing++ 1-step (frame-wise)", 0, None),
+    "causal_forcing_2step": ("Causal-Forcing++ 2-step (frame-wise)", 0, None),
+    "longlive": ("LongLive 1.3B", 0, None),
+    "hiar": ("HiAR", 0, None),
+    "rolling_forcing": ("Rolling Forcing", 0, None),
+    "krea": ("Krea Realtime 14B", 0, None),
+    "krea_start": ("Krea Realtime 14B", 3, None),
+    "krea_wide": ("Krea Realtime 14B", 0, KVPolicy(schedule=ContextRecompute(9))),       # more context than a chunk: run in parts
 }
 
 
@@ -41,13 +44,13 @@ def padded_prompt(seed=1):
 
 def differences(name, policy=None):
     """Largest difference to the authors' latents, by chunk."""
-    (row, given), expected = CASES[name], AUTHORS[name]
+    (row, given, own), expected = CASES[name], AUTHORS[name]
     profile, frames = PROFILES[row], expected.shape[2]
     model = with_profile(tiny.patch(tiny.tiny_model(causal=False)), profile)
     scaling = model.get_model_object("latent_format")
     prefix = scaling.process_out(tiny.noise_of(given, seed=8, **SIZE)) if given else None
     sigmas = profile.take_sigmas(model.get_model_object("model_sampling"))
-    out = tiny.guide(model, tiny.ARVideoSampler(policy, prefix=prefix), tiny.noise_of(frames, **SIZE), padded_prompt(), sigmas=sigmas)
+    out = tiny.guide(model, tiny.ARVideoSampler(policy or own, prefix=prefix), tiny.noise_of(frames, **SIZE), padded_prompt(), sigmas=sigmas)
     apart = (scaling.process_in(out) - expected).abs()
     return [float(chunk.max()) for chunk in apart.split(profile.chunk_frames, 2)]
 
@@ -60,6 +63,6 @@ def test_a_take_equals_the_authors(name):
 @pytest.mark.parametrize("name, policy", [
     ("longlive", KVPolicy(SinkWindow(3, 15))), ("longlive", KVPolicy(SinkWindow(0, 12))), ("longlive", KVPolicy(SinkWindow(3, 12, "shifted"))),
     ("longlive", KVPolicy(SinkWindow(3, 12), schedule=CleanPass(.1))), ("hiar", KVPolicy(schedule=Hierarchical(18))),
-    ("rolling_forcing", KVPolicy(schedule=RollingForcing(24)))], ids=str)
+    ("rolling_forcing", KVPolicy(schedule=RollingForcing(24))), ("krea", KVPolicy(schedule=ContextRecompute(7))), ("krea", KVPolicy(SinkWindow(1, 6)))], ids=str)
 def test_the_comparison_tells_other_windows_apart(name, policy):
     assert max(differences(name, policy)) > 50 * TOLERANCE

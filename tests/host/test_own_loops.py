@@ -11,11 +11,11 @@ import comfy.model_management  # noqa: E402
 import tiny  # noqa: E402
 from comfy.ldm.wan.model import WanModel  # noqa: E402
 from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
-from keepsake.kv_policies import KVPolicy, RollingForcing  # noqa: E402
+from keepsake.kv_policies import ContextRecompute, KVPolicy, RollingForcing  # noqa: E402
 
 SIZE = dict(height=4, width=4)
 STEPS = 2
-LOOPS = pytest.mark.parametrize("schedule", [RollingForcing(8)], ids=lambda schedule: type(schedule).__name__)
+LOOPS = pytest.mark.parametrize("schedule", [RollingForcing(8), ContextRecompute(5)], ids=lambda schedule: type(schedule).__name__)
 
 
 def take(schedule, model=None, frames=7, **options):

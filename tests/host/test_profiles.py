@@ -13,7 +13,7 @@ import comfy.model_sampling  # noqa: E402
 import tiny  # noqa: E402
 from comfy.patcher_extension import WrappersMP  # noqa: E402
 from keepsake.host.profiles import CHECKPOINTS, PROFILES, ARProfile, profile_of, rows_named, with_profile  # noqa: E402
-from keepsake.kv_policies import Geometry, Hierarchical, RollingForcing, Take  # noqa: E402
+from keepsake.kv_policies import ContextRecompute, Geometry, Hierarchical, RollingForcing, Take  # noqa: E402
 from keepsake.nodes.model import ARProfileNode  # noqa: E402
 
 HELP = (Path(__file__).parents[2] / "web/docs/KeepsakeARVideoModelLoader.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ AUTHORS = {
     "Rolling Forcing": ("checkpoints/rolling_forcing_dmd.pt", 1536, 16, 3, FIVE, True, 21, 3),
     "HiAR": ("ckpts/hiar.pt", 1536, 16, 3, FOUR, True, 21, 0),
     "RAVEN": ("cmgrpo_raven_merge.pt", 1536, 16, 3, FOUR, True, 21, 0),
-    "Krea Realtime 14B": ("krea-realtime-video-14b.safetensors", 5120, 16, 3, (1000, 937, 833, 625), False, 6, 0),
+    "Krea Realtime 14B": ("krea-realtime-video-14b.safetensors", 5120, 16, 3, FOUR, True, 6, 0),
     "FastVideo Self-Forcing 1.3B": ("SFWan2.1-T2V-1.3B-Diffusers/transformer/diffusion_pytorch_model.safetensors", 1536, 16, 3, FOUR, True, 21, 0),
 }
 
@@ -82,7 +82,7 @@ def test_a_14b_model_named_self_forcing_is_not_the_one_of_the_table():
 def test_rows_whose_own_loop_is_not_here_say_so():
     told = {name for name, profile in PROFILES.items() if "Keepsake" in profile.note}
     assert told == {"Rolling Forcing", "Causal-Forcing long video", "HiAR", "Krea Realtime 14B"}
-    assert PROFILES["HiAR"].policy().schedule == Hierarchical(21)
+    assert PROFILES["HiAR"].policy().schedule == Hierarchical(21) and PROFILES["Krea Realtime 14B"].policy().schedule == ContextRecompute(6)
     assert PROFILES["Rolling Forcing"].policy().schedule == PROFILES["Causal-Forcing long video"].policy().schedule == RollingForcing(21)
 
 
@@ -130,7 +130,7 @@ def test_ar_profile_takes_the_numbers_or_a_row():
     model, = ARProfileNode.execute(tiny.tiny_model(), *numbers, first_chunk_steps=4).args
     assert profile_of(model.model_options).first_chunk_steps == 4
     model, = (output := ARProfileNode.execute(tiny.tiny_model(), *numbers, "Krea Realtime 14B")).args
-    assert profile_of(model.model_options) == PROFILES["Krea Realtime 14B"] and "Keepsake keeps the cache of the chunk before" in output.ui["text"][0]
+    assert profile_of(model.model_options) == PROFILES["Krea Realtime 14B"] and "encoded anew" in output.ui["text"][0]
 
 
 def first_chunk_take(steps, first_chunk_steps, prefix=None, frames=4):

@@ -13,11 +13,12 @@ import comfy.samplers  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host.prompts import KEY, add_prompt  # noqa: E402
-from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
+from keepsake.kv_policies import ContextRecompute, DeCoPrune, FlashForward, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
 from keepsake.nodes.prompts import PromptAtFrame, PromptTimeline  # noqa: E402
 
 POLICIES = {"full": KVPolicy(), "window": KVPolicy(SinkWindow(3, 9)), "pruned": KVPolicy(DeCoPrune(gamma=.5)),
-            "flash": KVPolicy(schedule=FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2)), "hiar": KVPolicy(schedule=Hierarchical())}
+            "flash": KVPolicy(schedule=FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2)), "hiar": KVPolicy(schedule=Hierarchical()),
+            "rolling": KVPolicy(schedule=RollingForcing()), "recompute": KVPolicy(schedule=ContextRecompute())}
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +40,13 @@ def take(model, positive, policy=None, frames=12, **options):
 def test_a_switch_to_an_equal_prompt_does_nothing(model, name):
     """Report 47: compare, don't assume."""
     plain, _ = take(model, tiny.prompt(1), POLICIES[name])
-    for mode in ("swap",) if name in ("flash", "hiar") else ("swap", "recache"):
+    for mode in ("swap",) if name in ("flash", "hiar", "rolling") else ("swap", "recache"):
         same, stats = take(model, at(6, tiny.prompt(1), mode), POLICIES[name])
         assert torch.equal(same, plain) and stats.streams == 1
         assert "The prompt of latent frame 6 is the one in force, so nothing was done." in stats.notes
 
 
-@pytest.mark.parametrize("name", ["full", "window", "pruned", "hiar"])
+@pytest.mark.parametrize("name", ["full", "window", "pruned", "hiar", "recompute"])
 def test_a_prompt_changes_nothing_before_its_frame_and_all_after_it(model, name):
     """Reports 44 and 45: change the prompt in mid-video, by one wire."""
     plain, _ = take(model, tiny.prompt(1), POLICIES[name])

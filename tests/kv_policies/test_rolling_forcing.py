@@ -3,6 +3,7 @@ import pytest
 import torch
 from keepsake.kv_policies import DirectedForcing, KVPolicy, RollingForcing, SinkWindow, Take
 from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
 
@@ -56,6 +57,11 @@ def test_given_frames_are_finished_chunks(monkeypatch):
         ([4, 5], [1., 1.], [0, 1, 2, 3], 0.), ([4, 5, 6, 7], [.5, .5, 1., 1.], [0, 1, 2, 3], 0.), ([4, 5], [0., 0.], [0, 1, 2, 3], 0.),
         ([6, 7], [.5, .5], [0, 1, 2, 3, 4, 5], 0.),
     ]
+
+
+def test_what_is_in_flight_hears_the_prompt_of_the_newest_chunk():
+    _, _, transformer = fake.take(KVPolicy(schedule=SMALL), 8, 2, sigmas=TWO, starts=[PromptStart(4)])
+    assert [(frame, prompt) for frame, prompt, _ in transformer.reads] == [(0, 0), (0, 0), (0, 0), (2, 1), (2, 0), (4, 1), (4, 1), (6, 1)]
 
 
 @pytest.mark.parametrize("frames, given", [(1, 0), (4, 0), (13, 0), (30, 0), (4, 1), (13, 1), (13, 4), (30, 3)])

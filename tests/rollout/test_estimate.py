@@ -3,7 +3,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from keepsake.kv_policies import DeCoPrune, FlashForward, FullKV, Hierarchical, KVPolicy, RandomPrune, SinkWindow, Take, TempDiffPrune
+from keepsake.kv_policies import (
+    ContextRecompute,
+    DeCoPrune,
+    FlashForward,
+    FullKV,
+    Hierarchical,
+    KVPolicy,
+    RandomPrune,
+    RollingForcing,
+    SinkWindow,
+    Take,
+    TempDiffPrune,
+)
 from keepsake.kv_policies.masked_head import MaskedHead
 from keepsake.rollout.estimate import FORGOTTEN, KEPT, Setup, dry_run, estimate
 from keepsake.rollout.loop import plan_chunks
@@ -14,7 +26,7 @@ from ..kv_policies.test_invariants import CASES
 
 SIGMAS = (1., .8, .5, 0.)
 SCHEDULES = [FlashForward(anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2), FlashForward(anchor_window=0),
-             Hierarchical(5)]
+             Hierarchical(5), RollingForcing(9), ContextRecompute(5)]
 FIXED = [KVPolicy(retention) for retention in CASES if not retention.by_content] + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
 TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
 
