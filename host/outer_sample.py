@@ -1,9 +1,13 @@
 """Around the host's outer sampling call: check the take first, connect its control, and count its cache in."""
+import logging
+
 import comfy.patcher_extension
 from comfy.patcher_extension import WrappersMP
 
 from .conditioning import connect_control
+from .memory import outlook
 from .planning import Plan
+from .refusal import refuse_what_cannot_fit
 from .sampling import ARVideoSampler
 
 KEY = "keepsake_outer"
@@ -16,6 +20,9 @@ def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=No
         if denoise_mask is not None:
             raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
         plan = sampler.plan(guider, tuple(noise.shape), sigmas)
+        ahead = outlook(guider.model_patcher, plan.setup, tuple(noise.shape[3:]), plan.temporal_compression, plan.estimate, plan.lanes)
+        refuse_what_cannot_fit(guider.model_patcher, ahead, tuple(noise.shape[3:]))
+        logging.info("Keepsake: %s", ahead.line())
         if sampler.control is not None:
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, announce_cache(plan), guider.model_options,

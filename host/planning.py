@@ -2,11 +2,14 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import comfy.samplers
+import torch
 from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
+from ..rollout.estimate import Estimate, Setup, estimate
 from ..rollout.loop import plan_chunks
 from ..rollout.timeline import prompt_frames
 from .attention import is_patched
@@ -33,13 +36,23 @@ class Plan:
     first_sigmas: Tensor | None      # of the first new chunk, where the model makes it in more steps
     models: dict                     # the host's MODELs of roles that the sampler's does not play
     lanes: dict                      # the device of each of the schedule's lanes; none: all on one
+    dtype: torch.dtype               # of keys and values
 
-    def cache_bytes(self, element_size: int) -> int:
-        """Bytes of keys and values that are allocated at first, over all streams, on the device that gets most."""
-        schedule, held = self.policy.schedule, Counter()
-        for memory, banks in schedule.memories(self.policy.retention, self.geometry, self.take).items():
-            held[self.lanes.get(schedule.lane(memory))] += sum(bank.nbytes(self.geometry, element_size) for bank in banks)
-        return len(self.prompts.streams) * max(held.values())
+    @property
+    def setup(self) -> Setup:
+        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype)
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        return estimate(self.setup)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that keys and values take at least on the device that gets most, and what moving or joining them holds twice."""
+        held = Counter()
+        for lane, nbytes in self.estimate.lane_bytes.items():
+            held[self.lanes.get(lane)] += nbytes
+        return max(held.values()) + self.estimate.least[-1].copied_bytes
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
@@ -47,7 +60,7 @@ class Plan:
         The estimate is linear in frames and knows no other unit, so the cache is stated as frames.
         """
         shape = [1, latent_shape[1], 1, *latent_shape[3:]]
-        cached = self.cache_bytes(model.model.get_dtype_inference().itemsize) if cache else 0
+        cached = self.cache_bytes if cache else 0
         shape[2] = self.policy.schedule.frames_at_once(self.geometry, self.take) + math.ceil(cached / model.model.memory_required(shape))
         return shape
 
@@ -102,7 +115,8 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     check_roles(models, guider, shape)
     lanes = lanes_of(model, policy, chunks, take.steps)
     check_lanes(lanes, models, guider)
-    return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes)
+    return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
+                model.model.get_dtype_inference())
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

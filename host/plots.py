@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..rollout.stats import KVStats
 from ..rollout.timeline import latent_frame_of
+from .memory import Outlook
 
 
 def _figure(width: float, height: float):
@@ -55,6 +56,29 @@ def plot_stats(stats: KVStats) -> Tensor:
         if axes not in (ratio, kept):
             axes.legend(fontsize="small")
     _plot_scores(scores, stats.scores)
+    return _image(figure)
+
+
+def plot_outlook(outlook: Outlook) -> Tensor:
+    """Over the chunks: what a take will need, history by bank and buffers, beside what the device has."""
+    least, most = outlook.estimate.least, outlook.estimate.most
+    figure, gib = _figure(9, 4.5), 2 ** 30
+    axes = figure.subplots()
+    frame = [need.row.start_frame for need in least]
+    axes.stackplot(frame, [[need.row.bank_bytes[bank] / gib for need in least] for bank in range(len(outlook.estimate.bank_names))], alpha=.5,
+                   labels=[f"history, {name}" for name in outlook.estimate.bank_names])
+    axes.plot(frame, [need.row.allocated_bytes / gib for need in least], color="0.6", linestyle="--", label="buffers")
+    needed = [[(need.nbytes + outlook.activations) / gib for need in needs] for needs in (least, most)]
+    axes.plot(frame, needed[0], color="tab:red", label="needed, with copies and activations" + (", at least" if least is not most else ""))
+    if least is not most:
+        axes.plot(frame, needed[1], color="tab:red", linestyle=":", label="at most")
+        axes.fill_between(frame, *needed, color="tab:red", alpha=.1)
+    for nbytes, name, style in ((outlook.free - outlook.weights, "free beside the weights", "-."), (outlook.total, "the device has", "-")):
+        if nbytes / gib < 3 * max(needed[1]):        # far above it would flatten the rest
+            axes.axhline(nbytes / gib, color="k", linewidth=.8, linestyle=style, label=name)
+    axes.set(title="memory that the take will need", xlabel="latent frame", ylabel="GiB", ylim=(0, None))
+    axes.grid(alpha=.3)
+    axes.legend(fontsize="small")
     return _image(figure)
 
 

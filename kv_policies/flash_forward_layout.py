@@ -1,5 +1,6 @@
 """FlashForward's take as blocks of anchors and chunks: what each forward reads, and what it waits for."""
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from .base import Chunk
@@ -73,8 +74,11 @@ class Layout:
 
     def anchors_of(self, i: int) -> list[int]:
         """The blocks that chunk `i` reads."""
-        first, last = self.windows[i]
-        return [b for b, block in enumerate(self.blocks) if block.start_frame <= last and block.end_frame > first]
+        return self._anchors_by_chunk[i]
+
+    @cached_property
+    def _anchors_by_chunk(self) -> list[list[int]]:      # asked for every forward
+        return [[b for b, block in enumerate(self.blocks) if block.start_frame <= last and block.end_frame > first] for first, last in self.windows]
 
     def memory(self, b: int) -> str:
         return f"{ANCHORS} {b % self.slots}"

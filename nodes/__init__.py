@@ -2,6 +2,7 @@
 from comfy_api.latest import ComfyExtension, io
 
 from .demo import DemoCamera, DemoWorld
+from .estimate import KVMemoryEstimate
 from .heads import CalibrateHeads, LoadHeadMap, LoadHeadTable, ProfileHeads
 from .model import ARProfileNode, ARVideoModelLoader
 from .policies import PolicyDeCoPrune, PolicyDirectedForcing, PolicyFull, PolicySinkWindow, PruningControl
@@ -15,5 +16,5 @@ class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
-                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, DemoWorld, DemoCamera, PromptTimeline,
-                PromptAtFrame]
+                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, DemoWorld, DemoCamera,
+                PromptTimeline, PromptAtFrame]

@@ -1,7 +1,8 @@
 """What a take will need, known before it: a dry run of the very code that makes one, over caches that have a size and nothing in them."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ class Setup:
     policy: KVPolicy
     geometry: Geometry
     take: Take
-    chunks: tuple[Chunk, ...]
+    chunks: list[Chunk]
     streams: int
     dtype: torch.dtype
 
@@ -33,10 +34,10 @@ class Setup:
         self.policy.schedule.check(self.policy, self.geometry, self.take)
 
     def of_length(self, frames: int) -> Setup:
-        """The same take in another length."""
+        """The same take in another length, under one prompt."""
         chunk_frames = min(self.geometry.chunk_frames, frames)
-        return replace(self, geometry=replace(self.geometry, chunk_frames=chunk_frames), take=replace(self.take, total_frames=frames),
-                       chunks=tuple(plan_chunks(frames, chunk_frames, self.take.given_frames)))
+        return replace(self, geometry=replace(self.geometry, chunk_frames=chunk_frames), take=replace(self.take, total_frames=frames, prompt_frames=()),
+                       chunks=plan_chunks(frames, chunk_frames, self.take.given_frames))
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Estimate:
     least: tuple[Need, ...]
     most: tuple[Need, ...]
     bank_names: tuple[str, ...]
+    lane_bytes: dict[str, int]       # most bytes allocated in each of the schedule's lanes, at least
 
     @property
     def allocated(self) -> tuple[int, int]:
@@ -71,35 +73,67 @@ class Estimate:
 
 
 def estimate(setup: Setup) -> Estimate:
-    def needs(latent: float) -> tuple[tuple[Need, ...], tuple[str, ...]]:
-        trace = Trace()
-        copied = list(dry_run(setup, latent, trace))
-        return tuple(map(Need, trace.rows, copied)), trace.bank_names
-
-    least, names = needs(FORGOTTEN)
-    return Estimate(least, needs(KEPT)[0] if setup.policy.retention.by_content else least, names)
+    least = DryRun(setup, FORGOTTEN)
+    needs = least.needs()
+    return Estimate(needs, DryRun(setup, KEPT).needs() if setup.policy.retention.by_content else needs, least.trace.bank_names, least.lane_bytes)
 
 
-def dry_run(setup: Setup, latent: float, trace: Trace) -> Iterator[int]:
-    """Fill the trace as a run does, and yield after each chunk how many bytes were held twice at most.
+def fits(setup: Setup, budget: int) -> bool:
+    """Whether the least that a take needs is within so many bytes."""
+    return all(nbytes <= budget for nbytes in DryRun(setup, FORGOTTEN))
+
+
+def longest(setup: Setup, budget: int, bound: int) -> int:
+    """The most latent frames, up to `bound`, whose take needs no more than so many bytes; 0: not one new frame."""
+    shortest = setup.take.given_frames + 1
+    return most_that(lambda frames: fits(setup.of_length(frames), budget), shortest, bound)
+
+
+def most_that(holds: Callable[[int], bool], first: int, last: int) -> int:
+    """The largest number from `first` to `last` of which something holds that holds of all smaller ones; 0: of none."""
+    if last >= first and holds(last):
+        return last
+    low, high = first - 1, last          # holds, holds not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low if low >= first else 0
+
+
+class DryRun:
+    """Iterate for the bytes that each chunk needs; on the way the trace is filled as by a run.
 
     With `latent` FORGOTTEN a policy that scores tokens keeps as few as it may, with KEPT all of them.
     """
-    streams, take, copied = range(setup.streams), setup.take, 0
-    session = Session(replace(setup.policy, storage=Outline(setup.policy.storage)), setup.geometry, take, setup.dtype, torch.device("meta"))
-    latents = torch.full((1, 1, 1, 1, 1), latent).expand(1, 1, take.total_frames, *setup.geometry.grid)     # a number for each token
 
-    def call(forward: Forward, x: Tensor, sigma) -> Tensor:
-        nonlocal copied
-        for key in streams:
+    def __init__(self, setup: Setup, latent: float):
+        self.setup, self.trace, self.copied_bytes, self.lane_bytes = setup, Trace(), 0, {}
+        self.latents = torch.full((1, 1, 1, 1, 1), latent).expand(1, 1, setup.take.total_frames, *setup.geometry.grid)     # a number for each token
+        self.session = Session(replace(setup.policy, storage=Outline(setup.policy.storage)), setup.geometry, setup.take, setup.dtype,
+                               torch.device("meta"))
+
+    def __iter__(self) -> Iterator[int]:
+        model = Model(self._call, self._call, lambda number, step, like: self.latents[:, :, :like.shape[2]])
+        rollout = Rollout(self.setup.chunks, torch.tensor(self.setup.take.sigmas), self.latents, self.latents, model, self.session, self.trace,
+                          lambda *step: None)
+        for _ in run(rollout, self.session, self.trace):
+            yield Need(self.trace.rows[-1], self.copied_bytes).nbytes
+
+    def needs(self) -> tuple[Need, ...]:
+        copied = [self.copied_bytes for _ in self]
+        return tuple(map(Need, self.trace.rows, copied))
+
+    def _call(self, forward: Forward, x: Tensor, sigma) -> Tensor:
+        session = self.session
+        for key in range(self.setup.streams):
             session.stream(key).forwards[forward.memory] += 1
-        copied = max(copied, session.copied_bytes(forward))
-        return latents[:, :, :x.shape[2]]
-
-    model = Model(call, call, lambda number, step, like: latents[:, :, :like.shape[2]])
-    rollout = Rollout(list(setup.chunks), torch.tensor(take.sigmas), latents, latents, model, session, trace, lambda *step: None)
-    for _ in run(rollout, session, trace):
-        yield copied
+        self.copied_bytes = max(self.copied_bytes, session.copied_bytes(forward))
+        held = Counter()
+        for stream in session.streams.values():
+            for memory, cache in stream.caches.items():
+                held[session.policy.schedule.lane(memory)] += cache.nbytes()
+        self.lane_bytes = {lane: max(size, self.lane_bytes.get(lane, 0)) for lane, size in held.items()}
+        return self.latents[:, :, :x.shape[2]]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def test_roles_and_devices_together_are_refused(monkeypatch):
 
 def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
     told, real = [], Plan.shape_to_load
-    monkeypatch.setattr(Plan, "shape_to_load", lambda plan, *args: told.append(plan.cache_bytes(4)) or real(plan, *args))
+    monkeypatch.setattr(Plan, "shape_to_load", lambda plan, *args: told.append(plan.cache_bytes) or real(plan, *args))
     model = prepared()
     take(model)
     take(spread_over(model, 3, monkeypatch))

@@ -17,9 +17,8 @@ from keepsake.kv_policies import (
     TempDiffPrune,
 )
 from keepsake.kv_policies.masked_head import MaskedHead
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, Setup, dry_run, estimate
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest
 from keepsake.rollout.loop import plan_chunks
-from keepsake.rollout.stats import Trace
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES
@@ -33,7 +32,7 @@ TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames
 
 def setup(policy, frames=8, chunk_frames=2, given=0, streams=1) -> Setup:
     take = Take(frames, given, SIGMAS, 1)
-    return Setup(policy, fake.geometry(chunk_frames), take, tuple(plan_chunks(frames, chunk_frames, given)), streams, torch.float64)
+    return Setup(policy, fake.geometry(chunk_frames), take, plan_chunks(frames, chunk_frames, given), streams, torch.float64)
 
 
 def measured(policy, frames=8, chunk_frames=2, given=0, streams=1) -> list:
@@ -68,9 +67,8 @@ def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, ta
 def test_the_range_is_reached(kind):
     """A threshold that nothing passes, and one that everything does."""
     for gamma, content in ((1e9, FORGOTTEN), (-1., KEPT)):
-        trace = Trace()
-        list(dry_run(setup(KVPolicy(kind()), frames=14), content, trace))
-        assert untimed(trace.rows) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
+        told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
+        assert untimed(need.row for need in told) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
 
 
 def test_what_is_held_twice_is_counted():
@@ -91,3 +89,17 @@ def test_another_length_is_planned_anew():
     short = setup(KVPolicy(), frames=8, given=2).of_length(3)
     assert [chunk.frames for chunk in short.chunks] == [2, 1] and short.take.total_frames == 3
     assert estimate(short).allocated[0] == 3 * fake.geometry().bytes_per_frame(8)
+
+
+def test_the_longest_take_is_the_last_that_fits():
+    frame = fake.geometry().bytes_per_frame(8)
+    full = setup(KVPolicy(), given=2)
+    assert longest(full, 11 * frame + 5, 100) == 11
+    assert fits(full.of_length(11), 11 * frame + 5) and not fits(full.of_length(12), 11 * frame + 5)
+    assert longest(full, 2 * frame, 100) == 0               # the given frames alone fill it
+    assert longest(setup(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40       # whatever the length
+
+
+def test_lanes_share_out_what_is_allocated():
+    told = estimate(setup(KVPolicy(schedule=SCHEDULES[0])))
+    assert set(told.lane_bytes) == set(told.bank_names) and sum(told.lane_bytes.values()) == told.allocated[0]

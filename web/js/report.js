@@ -3,7 +3,7 @@ import { panel, removePanel, style } from "./panel.js";
 
 // The `text` of a node's result as text under the node.
 
-const REPORTING = ["KeepsakeKVMemoryStats", "KeepsakeARVideoModelLoader", "KeepsakeARProfile", "KeepsakeProfileHeads", "KeepsakeCalibrateHeads", "KeepsakeARVideoSampler"];
+const REPORTING = ["KeepsakeKVMemoryStats", "KeepsakeARVideoModelLoader", "KeepsakeARProfile", "KeepsakeProfileHeads", "KeepsakeCalibrateHeads", "KeepsakeARVideoSampler", "KeepsakeKVMemoryEstimate"];
 
 style(`
   .keepsake-report { white-space: pre-wrap; overflow: auto; font: 11px/1.5 monospace; color: var(--input-text); background: var(--comfy-input-bg);

@@ -1,0 +1,34 @@
+"""What the memory of a take will need, before it is made."""
+from comfy_api.latest import io
+
+from ..host.memory import outlook_of_inputs
+from ..host.plots import plot_outlook, save_preview
+from .sampler import chunk_frames_input, policy_to_use, prefix_input
+from .sockets import CATEGORY
+
+
+class KVMemoryEstimate(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeKVMemoryEstimate", display_name="KV Memory Estimate", category=CATEGORY, is_output_node=True, not_idempotent=True,
+            description="Tells the memory that a take will need, chunk by chunk, without running it, and the longest take that fits.",
+            search_aliases=["VRAM calculator", "out of memory", "how long can I go", "memory estimate", "KV cache size"],
+            inputs=[
+                io.Model.Input("model"),
+                io.Latent.Input("latent", tooltip="The take's latent: its length and size."),
+                io.Int.Input("steps", default=0, min=0, max=100, tooltip="Denoising steps of a chunk; 0 takes the model's profile."),
+                io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1, tooltip="As the sampler's: other than 1 the negative prompt has a cache of its own."),
+                chunk_frames_input(),
+                io.Int.Input("prompts", default=1, min=1, max=16, tooltip="Positive prompts that run at the same time, each with a cache of its own."),
+                policy_to_use(),
+                prefix_input(),
+            ],
+            outputs=[io.String.Output(display_name="report"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
+
+    @classmethod
+    def execute(cls, model, latent, steps, cfg, chunk_frames, prompts, kv_policy=None, prefix=None):
+        outlook = outlook_of_inputs(model, latent, steps=steps, cfg=cfg, chunk_frames=chunk_frames, policy=kv_policy, prefix=prefix, prompts=prompts)
+        plot = plot_outlook(outlook)
+        return io.NodeOutput(outlook.report(), outlook.to_json(), plot, ui={"text": [outlook.report()], "images": save_preview(plot, cls),
+                                                                            "kv_estimate": [outlook.to_dict()]})

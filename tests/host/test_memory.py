@@ -1,0 +1,114 @@
+"""What a take needs is told before it runs, and what cannot fit is refused with changes that work."""
+import logging
+import os
+import re
+
+import pytest
+import torch
+
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
+
+import comfy.model_management  # noqa: E402
+import tiny  # noqa: E402
+from keepsake.host import memory  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
+
+POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(schedule=FlashForward(anchor_stride=4)),
+            KVPolicy(schedule=Hierarchical(6))]
+
+
+@pytest.fixture
+def device_of(monkeypatch):
+    """Give the device so many bytes, all of them free."""
+    def give(nbytes):
+        for function in ("get_total_memory", "get_free_memory"):
+            monkeypatch.setattr(comfy.model_management, function, lambda device=None, with_torch=False: (nbytes, nbytes) if with_torch else nbytes)
+    return give
+
+
+def outlook(policy, noise, prefix=None, cfg=1.0, **more):
+    return memory.outlook_of_inputs(tiny.prepared(tiny.tiny_model()), {"samples": noise}, steps=2, cfg=cfg, chunk_frames=2, policy=policy,
+                                    prefix=None if prefix is None else {"samples": prefix}, prompts=1, **more)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("cfg", [1.0, 2.0])
+def test_the_outlook_agrees_with_the_run(policy, cfg):
+    stats, noise = [], tiny.noise_of(11, 4, 4)
+    told = outlook(policy, noise, cfg=cfg)
+    tiny.ours(tiny.tiny_model(), noise, 2, policy, on_stats=stats.append, steps=2, cfg=cfg)
+    assert told.estimate.allocated == (stats[0].peak_cache_bytes,) * 2
+    assert [(need.row.bank_bytes, need.row.allocated_bytes) for need in told.estimate.least] == [(row.bank_bytes, row.allocated_bytes) for row in stats[0].chunks]
+
+
+def test_the_plan_is_the_samplers_first_line(caplog):
+    with caplog.at_level(logging.INFO):
+        tiny.ours(tiny.tiny_model(), tiny.noise_of(5, 4, 4), 2, steps=1)
+    lines = [record.message for record in caplog.records]
+    plan = next(i for i, line in enumerate(lines) if line.startswith("Keepsake: 5 latent frames in 3 chunks, 1 prompt stream(s): the KV cache takes"))
+    assert not any("loaded" in line for line in lines[:plan])
+
+
+def follow(change: str, noise, cfg):
+    """Do what a suggestion says."""
+    policy = KVPolicy()
+    if match := re.search(r"DeCoPrune in mode target_keep with target_keep ([\d.]+)", change):
+        policy = KVPolicy(DeCoPrune(mode="target_keep", target_keep=float(match[1])))
+    elif match := re.search(r"window_frames (\d+) and sink_frames (\d+)", change):
+        policy = KVPolicy(SinkWindow(int(match[2]), int(match[1])))
+    elif match := re.search(r"a latent of (\d+) frames", change):
+        noise = noise[:, :, :int(match[1])]
+    elif match := re.search(r"a latent of (\d+)x(\d+)", change):
+        noise = noise[..., :int(match[2]), :int(match[1])]
+    else:
+        assert change.startswith("one prompt stream")
+        cfg = 1.0
+    return tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2, cfg=cfg)
+
+
+@pytest.mark.parametrize("frames, cfg", [(24, 2.0), (9, 1.0)])
+def test_every_suggested_change_makes_the_take_fit(device_of, frames, cfg):
+    noise = tiny.noise_of(frames, 8, 8)
+    need, loaded = outlook(KVPolicy(), noise, cfg=cfg), []
+    device_of(need.activations + int(need.estimate.needed[0] * .7))
+    model = tiny.tiny_model()
+    model.model.memory_required, required = (lambda shape, **more: loaded.append(shape) or required(shape, **more)), model.model.memory_required
+    with pytest.raises(ValueError, match="Any of these makes it fit") as refused:
+        tiny.ours(model, noise, 2, steps=2, cfg=cfg)
+    changes = re.split(r"\(\d\) ", str(refused.value).split("makes it fit: ")[1])[1:]
+    assert 2 <= len(changes) <= 3
+    for change in changes:
+        assert torch.isfinite(follow(change, noise, cfg)).all()
+
+
+def test_a_device_without_any_room_is_said_to_be_too_small(device_of):
+    device_of(1000)
+    with pytest.raises(ValueError, match="No single change"):
+        tiny.ours(tiny.tiny_model(), tiny.noise_of(9, 8, 8), 2, steps=1)
+
+
+def test_a_take_whose_least_need_fits_is_let_through(device_of):
+    noise, policy = tiny.noise_of(24, 4, 4), KVPolicy(DeCoPrune(gamma=1e9))
+    need = outlook(policy, noise)
+    assert need.needed[0] < need.needed[1]
+    device_of(need.needed[0])
+    tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
+
+
+def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):
+    noise = tiny.noise_of(9, 4, 4)
+    frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
+    device_of(outlook(KVPolicy(), noise).activations + 13 * frame + 1)
+    assert outlook(KVPolicy(), noise).longest == (13, 13)
+    assert outlook(KVPolicy(SinkWindow(0, 6)), noise).longest == (memory.LONGEST,) * 2
+    report = outlook(KVPolicy(), noise).report()
+    assert "this take fits" in report and "13 latent frames (49 pixel frames)" in report
+
+
+def test_given_frames_count():
+    noise = tiny.noise_of(9, 4, 4)
+    told = outlook(KVPolicy(), noise, prefix=noise[:, :, :4])
+    assert told.to_dict()["given_frames"] == 4 and [chunk["given"] for chunk in told.to_dict()["chunks"]] == [True, True, False, False, False]
+    with pytest.raises(ValueError, match="longer than its prefix"):
+        outlook(KVPolicy(), noise, prefix=noise)
