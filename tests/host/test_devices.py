@@ -161,4 +161,5 @@ def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
     take(model)
     take(spread_over(model, 3, monkeypatch))
     frame = LAYERS * 2 * 64 * 4 * 4          # keys and values of a latent frame of four tokens
-    assert told == [frame * (2 * 2 + 2 * 4), frame * 2 * 2]      # two blocks of two anchors, two stages of two chunks; each on a device
+    joined = frame // LAYERS * (2 * 2 + 4)   # one layer's, while a chunk reads both blocks and its stage
+    assert told == [frame * (2 * 2 + 2 * 4) + joined, frame * 2 * 2 + joined]    # two blocks of two anchors, two stages of two chunks; each on a device
