@@ -14,7 +14,7 @@ def main():
     arguments, options = parser.parse_known_args()
     try:
         with Server(setup.needed_host(), base=setup.STATE / "serve", port=arguments.port, cpu=arguments.cpu,
-                    options=options, echo=True) as server:
+                    options=["--preview-method", "auto", *options], echo=True) as server:
             print("(The error about comfyui-workflow-templates is expected: ComfyUI's own gallery is left out of this environment.)")
             print(f"ComfyUI {server.version} is at {server.url} (Ctrl-C stops it)", flush=True)
             server.process.wait()

@@ -49,6 +49,17 @@ def test_a_place_has_the_same_latents_in_every_view(parts):
     assert torch.allclose(a[..., 6:], b[..., :-6], atol=1e-4)
 
 
+def test_the_hosts_preview_shows_the_worlds_colours(parts):
+    """Of worlds that the colours were not fitted to; Wan's own would be further off than a grey picture."""
+    latent_format = parts[0].model.latent_format
+    pictures = torch.stack([world.draw(99, world.COLUMNS, time, "old town") for time in world.TIMES])
+    latents = torch.cat([latent_format.process_in(parts[2].encode(picture.movedim(0, -1)[None])) for picture in pictures])[:, :, 0]
+    shown = torch.nn.functional.linear(latents.movedim(1, -1), torch.tensor(latent_format.latent_rgb_factors).T,
+                                       torch.tensor(latent_format.latent_rgb_factors_bias)) / 2 + .5         # as Latent2RGBPreviewer does
+    cells = torch.nn.functional.avg_pool2d(pictures, world.CELL).movedim(1, -1)
+    assert (shown - cells).square().mean() < .5 * cells.var()
+
+
 def test_the_prompt_sets_the_time_of_day(parts):
     assert key_frames(parts, "downtown at night", 6).mean() < .6 * key_frames(parts, "downtown at day", 6).mean()
 
