@@ -9,6 +9,8 @@ from ..rollout.stats import KVStats
 from ..rollout.timeline import latent_frame_of
 from .memory import Outlook
 
+SHEET_FRAMES, SHEET_COLUMNS, SHEET_WIDTH = 64, 8, 256        # of the memory map on the page; the width of one picture in pixels
+
 
 def _figure(width: float, height: float):
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # here: importing matplotlib takes a second
@@ -127,6 +129,22 @@ def light_kept_tokens(images: Tensor, stats: KVStats, dropped_brightness: float)
             grey = frame.mean(-1, keepdim=True) * dropped_brightness
             out[i * stats.pixel_frames + j] = torch.lerp(grey.expand_as(frame), frame, lit[latent])
     return out
+
+
+def memory_map_preview(lit: Tensor, stats: KVStats, node) -> dict:
+    """What the page scrubs through: of the first take's `frames`, spread over it, small pictures in one temp image with `columns` in each of
+    its `rows`; and the share kept of every latent frame."""
+    frames = sorted({round(i * (stats.frames - 1) / (SHEET_FRAMES - 1)) for i in range(SHEET_FRAMES)})
+    rows = -(-len(frames) // SHEET_COLUMNS)
+    sheet = None
+    for place, frame in enumerate(frames):
+        picture = lit[frame * stats.temporal_compression].movedim(-1, 0)[None]
+        small = functional.interpolate(picture, (round(SHEET_WIDTH * picture.shape[2] / picture.shape[3]), SHEET_WIDTH), mode="area")[0].movedim(0, -1)
+        if sheet is None:
+            sheet = lit.new_zeros(rows, small.shape[0], SHEET_COLUMNS, SHEET_WIDTH, 3)
+        sheet[place // SHEET_COLUMNS, :, place % SHEET_COLUMNS] = small
+    return {"sheet": save_preview(sheet.flatten(2, 3).flatten(0, 1)[None], node)[0], "rows": rows, "columns": SHEET_COLUMNS, "frames": frames,
+            "kept_by_frame": stats.to_dict()["kept_by_frame"][0], "aspect": lit.shape[2] / lit.shape[1]}
 
 
 def save_preview(image: Tensor, node) -> list:

@@ -1,7 +1,7 @@
 """What the memory of a take held and cost, as text, picture and JSON."""
 from comfy_api.latest import io
 
-from ..host.plots import light_kept_tokens, plot_stats, save_preview
+from ..host.plots import light_kept_tokens, memory_map_preview, plot_stats, save_preview
 from .sockets import CATEGORY, KVStatsSocket
 
 
@@ -38,4 +38,5 @@ class KVMemoryMap(io.ComfyNode):
 
     @classmethod
     def execute(cls, images, kv_stats, dropped_brightness):
-        return io.NodeOutput(light_kept_tokens(images, kv_stats, dropped_brightness))
+        lit = light_kept_tokens(images, kv_stats, dropped_brightness)
+        return io.NodeOutput(lit, ui={"memory_map": [memory_map_preview(lit, kv_stats, cls)]})

@@ -9,7 +9,7 @@ if not os.environ.get("COMFYUI_PATH"):
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from keepsake.host.heads import load_head_map, profile_heads  # noqa: E402
-from keepsake.host.plots import light_kept_tokens, plot_stats  # noqa: E402
+from keepsake.host.plots import light_kept_tokens, memory_map_preview, plot_stats  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
 
 HALF = dict(mode="target_keep", target_keep=.5)
@@ -103,6 +103,17 @@ def test_the_memory_map_dims_what_was_dropped():
     with pytest.raises(ValueError, match="images of 90x56, and the stats are of a take whose latent is 9x7"):
         light_kept_tokens(images[:, :, :1].expand(-1, -1, 90, -1), stats, .2)
     assert plot_stats(stats).shape[-1] == 3
+
+
+def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
+    _, stats = take(DeCoPrune(mode="target_keep", target_keep=0.), tiny.noise_of(12, 7, 9))
+    images, saved = torch.rand(stats.pixel_frames, 56, 72, 3), []
+    monkeypatch.setattr("keepsake.host.plots.save_preview", lambda image, node: saved.append(image) or [{"filename": "sheet.png"}])
+    told = memory_map_preview(images, stats, None)
+    assert (told["sheet"], told["frames"], told["rows"], told["columns"]) == ({"filename": "sheet.png"}, list(range(12)), 2, 8)
+    assert saved[0].shape == (1, 2 * round(256 * 56 / 72), 8 * 256, 3) and (saved[0][0, -1, 4 * 256:] == 0).all()      # 12 of 16 places
+    assert torch.allclose(saved[0][0, 199:, 3 * 256:4 * 256].mean((0, 1)), images[44].mean((0, 1)), atol=.02)          # the last frame is the 45th
+    assert told["kept_by_frame"][-3:] == [1, 1, 1] and told["kept_by_frame"][4] == 0
 
 
 def test_the_plot_of_several_banks_over_a_prefix():

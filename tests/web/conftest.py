@@ -42,6 +42,7 @@ def page(request, browser, server):
     yield page
     server.ask("/interrupt", {})
     server.ask("/queue", {"clear": True})
+    server.free()                            # so that the next test's nodes run again
     context.close()
     assert not page.faults
 

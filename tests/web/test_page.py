@@ -2,7 +2,19 @@
 from pathlib import Path
 
 WORKFLOWS = sorted(path.stem for path in (Path(__file__).parents[2] / "workflows").glob("*.json"))
-SAMPLER, STATS = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats"
+SAMPLER, STATS, MAP = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats", "KeepsakeKVMemoryMap"
+
+
+# In front of the quickstart's larger pixels, and in view.
+PUT_A_MEMORY_MAP_IN = """() => {
+  const [sampler, decode, scale] = ["KeepsakeARVideoSampler", "VAEDecode", "ImageScaleBy"].map(type => app.graph.nodes.find(node => node.type === type));
+  const map = LiteGraph.createNode("KeepsakeKVMemoryMap");
+  map.pos = [sampler.pos[0], sampler.pos[1] + 560];
+  app.graph.add(map);
+  decode.connect(0, map, 0);
+  sampler.connect(1, map, 1);
+  map.connect(0, scale, 0);
+}"""
 
 
 def told(row) -> str:
@@ -21,13 +33,18 @@ def test_every_workflow_opens(page):
 
 def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
     page.open("quickstart", latent_frames=9)
+    page.tab.evaluate(PUT_A_MEMORY_MAP_IN)
     saved = "JSON.stringify(app.graph.nodes.map(node => node.serialize().widgets_values))"
     before = page.tab.evaluate(saved)
-    last = page.result(page.run())[STATS]["kv_stats"][0]["chunks"][-1]
+    outputs = page.result(page.run())
+    last, kept = outputs[STATS]["kv_stats"][0]["chunks"][-1], outputs[MAP]["memory_map"][0]["kept_by_frame"]
     for _ in range(2):                       # as it came, and after a reload
         for node_class in (SAMPLER, STATS):
             page.panel(node_class, "chart", told(last))
         assert "9 latent frames" in page.panel(STATS, "report", "prune ratio").inner_text()
+        timeline = page.panel(MAP, "memory_map", "latent frame").query_selector("svg").bounding_box()
+        page.tab.mouse.move(timeline["x"] + timeline["width"] * 3.5 / 9, timeline["y"] + 3)
+        page.panel(MAP, "memory_map", f"latent frame 3{100 * kept[3]:.1f} % in memory")
         assert page.tab.evaluate(saved) == before
         page.reload()
 

@@ -21,6 +21,7 @@ export function panel(node, name, height) {
   if (there) return there.element;
   const box = document.createElement("div");
   box.className = `keepsake-${name}`;
+  box.style.minHeight = box.style.maxHeight = `${height}px`;       // for the Vue renderer, which lays DOM widgets out by their style
   const widget = node.addDOMWidget(name, `keepsake_${name}`, box, { serialize: false, getMinHeight: () => height, getMaxHeight: () => height });
   widget.serialize = false;
   node.widgets.sort((a, b) => ORDER.indexOf(a.name) - ORDER.indexOf(b.name));     // a node's own widgets are no part of it and stay in front
