@@ -25,9 +25,13 @@ class Stream:
     def begin(self, memory: str, chunk: Chunk):
         if memory == HISTORY:
             self.retention.begin_chunk(self.caches[HISTORY], chunk)
-        for key in [key for key in list(self.copies) if key[0] == memory]:
-            del self.copies[key]
+        self.drop_copies(lambda of, device: of == memory)
         self.caches[memory].reserve(chunk)
+
+    def drop_copies(self, useless: Callable[[str, torch.device], bool]):
+        for key in list(self.copies):        # another thread may drop the same one
+            if useless(*key):
+                self.copies.pop(key, None)
 
     def nbytes(self) -> int:
         copied = (side for layers in list(self.copies.values()) for layer in layers for side in layer)
@@ -169,13 +173,15 @@ class Session:
             if self.place(name) == here:
                 parts.append(bank.read(layer, rows))
             else:
-                parts.append(tuple(side[:, rows] for side in self._copy(stream, name, here)[layer]))
+                parts.append(tuple(side[:, rows] for side in self._copy(stream, forward, name, here)[layer]))
         parts.append(stream.caches[forward.memory].banks[0].read(layer))
         return tuple(torch.cat(side, 1) for side in zip(*parts))
 
-    def _copy(self, stream: Stream, memory: str, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-        """A memory's history by layer on another device: copied once for what lies in it, and gone when that goes."""
+    def _copy(self, stream: Stream, forward: Forward, memory: str, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+        """A memory's history by layer on another device: copied once for what lies in it, and gone when the device reads others."""
         if (memory, device) not in stream.copies:
+            read = {name for name, _, _ in forward.reads}
+            stream.drop_copies(lambda of, on: on == device and of not in read)
             bank = stream.caches[memory].banks[0]
             stream.copies[memory, device] = [tuple(side.to(device) for side in bank.read(layer, slice(0, bank.committed)))
                                              for layer in range(self.geometry.layers)]

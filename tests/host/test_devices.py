@@ -16,6 +16,7 @@ from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host import attention  # noqa: E402
 from keepsake.host.patch import patch  # noqa: E402
 from keepsake.host.planning import Plan  # noqa: E402
+from keepsake.host.prompts import add_prompt  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy  # noqa: E402
 
@@ -85,6 +86,14 @@ def test_guidance_prefix_batch_and_control_on_several_devices(options, monkeypat
     if "control" in options:
         options["control"] = torch.randn((1, 16, 13, 4, 4), generator=torch.Generator().manual_seed(6))
     assert torch.equal(take(spread_over(model, 3, monkeypatch), **options), take(model, **options))
+
+
+def test_prompts_that_change_or_rest_on_several_devices(monkeypatch):
+    model = prepared()
+    spread, late = spread_over(model, 3, monkeypatch), [[tiny.prompt(4)[0][0], {"start_percent": .5}]]
+    for positive in (add_prompt(tiny.prompt(1), tiny.prompt(5), 6, "swap", 0, 12), tiny.prompt(1) + late):
+        whole = take(model, positive=positive)
+        assert torch.equal(take(spread, positive=positive), whole) and not torch.equal(take(model), whole)
 
 
 def test_a_lora_goes_to_every_device(monkeypatch):

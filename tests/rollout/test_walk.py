@@ -161,13 +161,18 @@ def test_workers_have_the_callers_gradient_mode(monkeypatch):
 
 
 def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
-    made, copy = [], fake.Session._copy
+    made, held, copy = [], [], fake.Session._copy
 
-    def watch(self, stream, memory, device):
+    def watch(self, stream, forward, memory, device):
         if (memory, device) not in stream.copies:
             made.append((stream.caches[memory].banks[0].frame[0].item(), device.index))
-        return copy(self, stream, memory, device)
+        copied = copy(self, stream, forward, memory, device)
+        held.append(sum(on == device for _, on in list(stream.copies)))
+        return copied
 
     monkeypatch.setattr(fake.Session, "_copy", watch)
-    fake.take(KVPolicy(schedule=SMALL), 31, workers=4)
-    assert sorted(made) == [(frame, device) for frame in (0, 8, 16, 24) for device in (1, 2, 3)]
+    for workers in (4, 3, 2):                # with fewer, stages share a device and its copies
+        made.clear()
+        fake.take(KVPolicy(schedule=SMALL), 31, workers=workers)
+        assert sorted(made) == [(frame, device) for frame in (0, 8, 16, 24) for device in range(1, workers)]
+    assert max(held) == 2                    # the two blocks that a chunk's window touches at most
