@@ -13,6 +13,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import tiny  # noqa: E402
 from keepsake.host.profiles import PROFILES, with_profile  # noqa: E402
+from keepsake.host.prompts import add_prompt  # noqa: E402
 from keepsake.kv_policies import CleanPass, ContextRecompute, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
@@ -42,17 +43,21 @@ def padded_prompt(seed=1):
     return [[torch.nn.functional.pad(words, (0, 0, 0, 512 - words.shape[1])), {}]]
 
 
-def differences(name, policy=None):
-    """Largest difference to the authors' latents, by chunk."""
-    (row, given, own), expected = CASES[name], AUTHORS[name]
-    profile, frames = PROFILES[row], expected.shape[2]
+def sample(profile, frames, given=0, policy=None, positive=None):
+    """Normalised latents of a take with the authors' prompt and noise."""
     model = with_profile(tiny.patch(tiny.tiny_model(causal=False)), profile)
     scaling = model.get_model_object("latent_format")
     prefix = scaling.process_out(tiny.noise_of(given, seed=8, **SIZE)) if given else None
     sigmas = profile.take_sigmas(model.get_model_object("model_sampling"))
-    out = tiny.guide(model, tiny.ARVideoSampler(policy or own, prefix=prefix), tiny.noise_of(frames, **SIZE), padded_prompt(), sigmas=sigmas)
-    apart = (scaling.process_in(out) - expected).abs()
-    return [float(chunk.max()) for chunk in apart.split(profile.chunk_frames, 2)]
+    return scaling.process_in(tiny.guide(model, tiny.ARVideoSampler(policy, prefix=prefix), tiny.noise_of(frames, **SIZE),
+                                         positive or padded_prompt(), sigmas=sigmas))
+
+
+def differences(name, policy=None):
+    """Largest difference to the authors' latents, by chunk."""
+    (row, given, own), expected = CASES[name], AUTHORS[name]
+    apart = (sample(PROFILES[row], expected.shape[2], given, policy or own) - expected).abs()
+    return [float(chunk.max()) for chunk in apart.split(PROFILES[row].chunk_frames, 2)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,3 +71,19 @@ def test_a_take_equals_the_authors(name):
     ("rolling_forcing", KVPolicy(schedule=RollingForcing(24))), ("krea", KVPolicy(schedule=ContextRecompute(7))), ("krea", KVPolicy(SinkWindow(1, 6)))], ids=str)
 def test_the_comparison_tells_other_windows_apart(name, policy):
     assert max(differences(name, policy)) > 50 * TOLERANCE
+
+
+def test_a_new_prompt_is_recached_as_longlive_does():
+    """The last two chunks of 21 frames, whose prompt changes at frame 15.
+
+    Their mask lets a block read none after it, but their released forward does not apply it: there every frame of the window reads all of them.
+    Ours equals their forward called for a block at a time, and comes nearer to the released one than a prompt that is only swapped.
+    """
+    by_mode = {mode: sample(PROFILES["LongLive 1.3B"], 21, positive=add_prompt(padded_prompt(1), padded_prompt(2), 15, mode, 0, 12))[:, :, 15:]
+               for mode in ("recache", "swap")}
+
+    def apart(mode, name):
+        return float((by_mode[mode] - AUTHORS[name]).abs().max())
+
+    assert apart("recache", "longlive_recache_by_block") < TOLERANCE < 50 * TOLERANCE < apart("swap", "longlive_recache_by_block")
+    assert apart("recache", "longlive_recache") < .5 * apart("swap", "longlive_recache")
