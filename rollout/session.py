@@ -1,41 +1,12 @@
 """What travels with a model call: the caches of all streams, and the one place where attention meets the policy."""
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from threading import RLock
 
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVCache, KVPolicy, Take
-
-
-class Stream:
-    """The memory of one conditioning branch. Streams never share a cache."""
-
-    def __init__(self, policy: KVPolicy, geometry: Geometry, take: Take, dtype: torch.dtype, place: Callable[[str], torch.device]):
-        self.retention = policy.retention.start(geometry, take)
-        self.selection = policy.selection.start(geometry, take, policy.retention)
-        self.caches = {name: KVCache(geometry, plans, policy.storage, dtype, place(name))
-                       for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()}
-        self.copies: dict[tuple[str, torch.device], list[tuple[Tensor, Tensor]]] = {}        # of a memory that is read on another device, by layer
-        self.text: dict[tuple[torch.device, int], tuple[Hashable, Tensor, Tensor]] = {}      # by device and layer: of which prompt, and its
-        # cross-attention keys and values
-        self.forwards: Counter[str] = Counter()              # by memory
-
-    def begin(self, memory: str, chunk: Chunk):
-        if memory == HISTORY:
-            self.retention.begin_chunk(self.caches[HISTORY], chunk)
-        self.drop_copies(lambda of, device: of == memory)
-        self.caches[memory].reserve(chunk)
-
-    def drop_copies(self, useless: Callable[[str, torch.device], bool]):
-        for key in list(self.copies):        # another thread may drop the same one
-            if useless(*key):
-                self.copies.pop(key, None)
-
-    def nbytes(self) -> int:
-        copied = (side for layers in list(self.copies.values()) for layer in layers for side in layer)
-        return sum(cache.nbytes() for cache in self.caches.values()) + sum(side.nbytes for side in copied)
+from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVPolicy, Take
+from .stream import Stream
 
 
 class Session:
@@ -100,7 +71,7 @@ class Session:
         if len(banks) == 1:                  # all heads together: no gather, no scatter
             banks[0].write(layer, k, v)
             if forward.reads:
-                return attention(q, *self._together(stream, forward, layer))
+                return attention(q, *stream.together(forward, layer))
             return self._read(forward, stream, layer, q, banks[0], attention)
         out = torch.empty_like(q)
         for bank in banks:
@@ -163,29 +134,6 @@ class Session:
     def forward_counts(self, memory: str = HISTORY) -> dict[Hashable, int]:
         with self.lock:
             return {key: stream.forwards[memory] for key, stream in self.streams.items()}
-
-    def _together(self, stream: Stream, forward: Forward, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of other memories' rows, then of the forward's own memory, `[1, S, H, D]` each."""
-        parts, here = [], self.place(forward.memory)
-        for name, first, last in forward.reads:
-            bank = stream.caches[name].banks[0]
-            rows = bank.rows_of(first, last)
-            if self.place(name) == here:
-                parts.append(bank.read(layer, rows))
-            else:
-                parts.append(tuple(side[:, rows] for side in self._copy(stream, forward, name, here)[layer]))
-        parts.append(stream.caches[forward.memory].banks[0].read(layer))
-        return tuple(torch.cat(side, 1) for side in zip(*parts))
-
-    def _copy(self, stream: Stream, forward: Forward, memory: str, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-        """A memory's history by layer on another device: copied once for what lies in it, and gone when the device reads others."""
-        if (memory, device) not in stream.copies:
-            read = {name for name, _, _ in forward.reads}
-            stream.drop_copies(lambda of, on: on == device and of not in read)
-            bank = stream.caches[memory].banks[0]
-            stream.copies[memory, device] = [tuple(side.to(device) for side in bank.read(layer, slice(0, bank.committed)))
-                                             for layer in range(self.geometry.layers)]
-        return stream.copies[memory, device]
 
     def close(self):
         for stream in self.streams.values():

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Bank, Chunk, Forward, Geometry
-from .session import Session, Stream
+from .session import Session
+from .stream import Stream
 from .timeline import pixel_frames
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from keepsake.kv_policies import FlashForward, KVPolicy
 from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.stream import Stream
 from keepsake.rollout.walk import spread, walk
 
 from .. import fake
@@ -161,16 +162,16 @@ def test_workers_have_the_callers_gradient_mode(monkeypatch):
 
 
 def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
-    made, held, copy = [], [], fake.Session._copy
+    made, held, copy = [], [], Stream.copy
 
-    def watch(self, stream, forward, memory, device):
-        if (memory, device) not in stream.copies:
-            made.append((stream.caches[memory].banks[0].frame[0].item(), device.index))
-        copied = copy(self, stream, forward, memory, device)
-        held.append(sum(on == device for _, on in list(stream.copies)))
+    def watch(self, forward, memory, device):
+        if (memory, device) not in self.copies:
+            made.append((self.caches[memory].banks[0].frame[0].item(), device.index))
+        copied = copy(self, forward, memory, device)
+        held.append(sum(on == device for _, on in list(self.copies)))
         return copied
 
-    monkeypatch.setattr(fake.Session, "_copy", watch)
+    monkeypatch.setattr(Stream, "copy", watch)
     for workers in (4, 3, 2):                # with fewer, stages share a device and its copies
         made.clear()
         fake.take(KVPolicy(schedule=SMALL), 31, workers=workers)
