@@ -16,6 +16,7 @@ from .devices import guiders_of_lanes, workers_of_lanes
 from .first_chunk import refine_first_chunk
 from .live import tell_page
 from .model_calls import model_of_players
+from .peaks import Peaks
 from .planning import Plan, plan_take
 from .roles import Turns, guider_of_role
 
@@ -56,7 +57,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        trace, began, progress = Trace(), perf_counter(), Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
+        trace, began, peaks = Trace(), perf_counter(), Peaks(x.device)
+        progress = Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
         output, shape = torch.empty_like(x), tuple(noise.shape)
         roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
         turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
@@ -76,6 +78,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
                                   workers_of_lanes(model_wrap, plan.lanes))
                 for chunk, latents in run(rollout, session, trace):
                     require_finite(chunk, latents)
+                    peaks.look()
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
                     tell_page(trace, plan.take.total_frames)
         finally:
@@ -87,7 +90,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
                               plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
                               trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
-                              trace.bank_names))
+                              trace.bank_names, peaks.told()))
         return flow.inverse_noise_scaling(sigmas[-1], output[:, :, plan.take.given_frames:] if self.drop_given else output)
 
 

@@ -3,7 +3,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from threading import Lock
 from time import perf_counter
 
@@ -52,6 +52,7 @@ class KVStats:
     latent_size: tuple[int, int] = (0, 0)    # height and width
     memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
     bank_names: tuple[str, ...] = ()
+    measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
 
     @property
     def frames(self) -> int:
@@ -104,6 +105,8 @@ class KVStats:
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
             f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
+        if self.measured_peaks:
+            lines.append("measured peaks, weights included - " + ", ".join(f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items()))
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
         return "\n".join([*lines, *self.notes])

@@ -112,3 +112,11 @@ def test_given_frames_count():
     assert told.to_dict()["given_frames"] == 4 and [chunk["given"] for chunk in told.to_dict()["chunks"]] == [True, True, False, False, False]
     with pytest.raises(ValueError, match="longer than its prefix"):
         outlook(KVPolicy(), noise, prefix=noise)
+
+
+def test_measured_peaks_stand_beside_the_computed_ones():
+    stats, held = [], torch.ones(2 ** 24)        # 64 MiB that are there anyway
+    tiny.ours(tiny.tiny_model(), tiny.noise_of(8, 32, 32), 2, on_stats=stats.append, steps=1)
+    peak = stats[0].measured_peaks["resident in RAM"]
+    assert peak > held.nbytes + stats[0].peak_cache_bytes
+    assert stats[0].to_dict()["measured_peaks"] == stats[0].measured_peaks and "measured peaks" in stats[0].report()
