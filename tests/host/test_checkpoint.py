@@ -179,7 +179,7 @@ def test_what_the_line_says(tmp_path, caplog):
                     "The profile is that of the weights at huggingface.co/zhuhz22/Causal-Forcing (Apache-2.0)."]
     assert f"Keepsake: {told[0]}" in caplog.text
     load_ar_model(write(tmp_path, "rolling_forcing_dmd.pt", pair(weights(), weights())), None, tell=told.append)
-    assert "(weights under 'generator_ema'); profile 'Rolling Forcing', recognised" in told[1] and "Keepsake makes one chunk after the other" in told[1]
+    assert "(weights under 'generator_ema'); profile 'Rolling Forcing', recognised" in told[1] and "five chunks together" in told[1]
 
 
 def test_the_host_can_make_the_model_again(tmp_path, expected):
