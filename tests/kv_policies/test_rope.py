@@ -1,6 +1,7 @@
 """Moving keys in time against a plain float64 reference."""
 import torch
-from keepsake.kv_policies.rope import rotate_in_time
+from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
+from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
 
 
 def rotate_reference(k, position, channels, theta):
@@ -41,3 +42,23 @@ def test_bf16_keys_stay_bf16_and_close():
     turned = rotate_in_time(keys(dtype=torch.bfloat16), position, 6, 10000.0)
     assert turned.dtype == torch.bfloat16
     assert torch.allclose(turned.double(), rotate_reference(keys(dtype=torch.bfloat16), position, 6, 10000.0), atol=2e-2)
+
+
+def test_a_history_past_1024_frames_that_was_squeezed_again_and_again_stays_exact():
+    """Length reports: no table, no limit. Each move rounds a fp32 key once; a held sink starts from its originals."""
+    geometry = Geometry(layers=1, heads=2, head_dim=16, grid=(1, 1), chunk_frames=1, temporal_channels=6)
+    for held in (0, 5):
+        bank = Bank(geometry, BankPlan(5, 5, held_frames=held), Storage(), torch.float32, torch.device("cpu"))
+        bare = keys()
+        for start in (0, 3, 900, 1500, 5000):
+            bank.reserve(Chunk(0, start, 1))
+            row = bank.length - 1
+            k = rotate_in_time(bare[:, row:row + 1], torch.tensor([float(start)], dtype=torch.float64), 6, 10000.0)
+            bank.write(0, k, k)
+            bank.commit()
+        if held:
+            bank.hold(held)
+        for boundary in range(5001, 5041):
+            bank.move(virtual_frames(bank.frame[:5], boundary, 17, 8))
+        expected = rotate_reference(bare, virtual_frames(bank.frame[:5], 5040, 17, 8), 6, 10000.0)
+        assert torch.allclose(bank.read(0)[0].double(), expected, atol=1e-6 if held else 4e-6)
