@@ -11,6 +11,7 @@ import tiny  # noqa: E402
 from keepsake.host.prompts import add_prompt  # noqa: E402
 from keepsake.kv_policies import (  # noqa: E402
     RETENTIONS,
+    ContextRecompute,
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
@@ -18,6 +19,7 @@ from keepsake.kv_policies import (  # noqa: E402
     HeadMap,
     Hierarchical,
     KVPolicy,
+    RollingForcing,
     SinkWindow,
 )
 
@@ -30,9 +32,12 @@ POLICIES = {
     "DirectedForcing": KVPolicy(DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)),
     "FlashForward": KVPolicy(schedule=FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1)),
     "Hierarchical": KVPolicy(schedule=Hierarchical(window_frames=9)),
+    "RollingForcing": KVPolicy(schedule=RollingForcing(window_frames=12)),
+    "ContextRecompute": KVPolicy(schedule=ContextRecompute()),
 }
 SWITCHES = {"none": None, "swap": ("swap", 0), "recache": ("recache", 0), "cut": ("cut", 0), "blend": ("recache", 5)}
-REFUSED = {("FlashForward", "recache"), ("FlashForward", "cut"), ("FlashForward", "blend"), ("Hierarchical", "recache"), ("Hierarchical", "blend")}
+REFUSED = {*((name, way) for name in ("FlashForward", "RollingForcing") for way in ("recache", "cut", "blend")),
+           ("Hierarchical", "recache"), ("Hierarchical", "blend")}
 
 
 @pytest.fixture(scope="module")
@@ -71,4 +76,5 @@ def test_every_input_works_with_every_policy_or_is_refused_before_sampling(model
     assert stats.given_frames == given and 0 <= stats.prune_ratio <= 1
     assert all(row.kept_tokens <= row.full_tokens for row in stats.chunks)
     told = " ".join(stats.notes)
-    assert ("the prompt changes" in told) == (switch != "none") and ("run again" in told) == (switch in ("recache", "blend"))
+    assert ("the prompt changes" in told) == (switch != "none")
+    assert ("run again" in told) == (switch in ("recache", "blend") and name != "ContextRecompute")      # where it is what every chunk does

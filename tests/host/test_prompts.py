@@ -1,6 +1,7 @@
 """Prompts that change in a take, in the host: streams, equality, hooks, and what ordinary samplers do with them."""
 import gc
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,18 @@ import comfy.samplers  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host.prompts import KEY, add_prompt  # noqa: E402
-from keepsake.kv_policies import ContextRecompute, DeCoPrune, FlashForward, Hierarchical, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
+from keepsake.kv_policies import (  # noqa: E402
+    SWITCHES,
+    CleanPass,
+    ContextRecompute,
+    DeCoPrune,
+    FlashForward,
+    Hierarchical,
+    KVPolicy,
+    RollingForcing,
+    Schedule,
+    SinkWindow,
+)
 from keepsake.nodes.prompts import PromptAtFrame, PromptTimeline  # noqa: E402
 
 POLICIES = {"full": KVPolicy(), "window": KVPolicy(SinkWindow(3, 9)), "pruned": KVPolicy(DeCoPrune(gamma=.5)),
@@ -144,6 +156,15 @@ def test_an_ordinary_sampler_mixes_all_prompts(model):
     noise, euler = tiny.noise_of(3, 4, 4), comfy.samplers.ksampler("euler")
     timed = tiny.guide(model, euler, noise, positive=at(2, tiny.prompt(4)))
     assert torch.equal(timed, tiny.guide(model, euler, noise, positive=tiny.prompt(1) + tiny.prompt(4)))
+
+
+def test_the_help_page_tells_what_schedules_can_do():
+    page = (Path(__file__).parents[2] / "web/docs/KeepsakePromptTimeline.md").read_text(encoding="utf-8")
+    told = {row.split("|")[1].split()[0]: [cell.strip().startswith("yes") for cell in row.split("|")[2:5]] for row in page.splitlines()
+            if row.startswith("| ") and not row.startswith(("| schedule", "| ---"))}
+    kinds = {"clean": CleanPass, "FlashForward": FlashForward, "Hierarchical": Hierarchical, "Rolling": RollingForcing, "Context": ContextRecompute}
+    assert told == {word: [mode in kind.switches for mode in SWITCHES] for word, kind in kinds.items()}
+    assert {kind.__name__ for kind in kinds.values()} == {kind.__name__ for kind in Schedule.__subclasses__() if "kv_policies" in kind.__module__}
 
 
 def test_the_nodes_make_one_conditioning():
