@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Chunk, KVPolicy
+from ..kv_policies.flash_forward_layout import ANCHORS
 from ..rollout.walk import Worker, spread
 from .roles import guider_of_role
 
@@ -23,9 +24,12 @@ def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[s
 
 def check_lanes(lanes: dict[str, torch.device], models: dict, guider):
     """Raise ValueError, in a sentence, for what cannot be spread over devices."""
-    if lanes and models:
-        raise ValueError(f"The MODEL is spread over several devices, and {' and '.join(models)} would take turns with it on one. "
-                         "Leave the roles' inputs open, or bypass the multi-GPU node.")
+    if lanes and "renderer_model" in models:
+        raise ValueError("The MODEL is spread over several devices, and renderer_model is not. Connect the renderer's model, behind the multi-GPU node, "
+                         "to the sampler, and leave renderer_model open.")
+    if lanes and models and list(lanes.values()).count(lanes.get(ANCHORS)) > 1:
+        raise ValueError(f"The planner_model would take turns with a step on one device. Spread the MODEL over {len(lanes)} devices, one for each step "
+                         "and one for the planner, or bypass the multi-GPU node.")
     if lanes and any("hooks" in cond for group in guider.conds.values() for cond in group):
         raise ValueError("A conditioning with hooks changes weights while the take runs, and this MODEL's are on several devices. "
                          "Remove the hooks, or bypass the multi-GPU node.")

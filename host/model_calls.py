@@ -48,7 +48,7 @@ def model_of_players(guider, extra_args: dict, session: Session, noise_index: in
     def model_for(forward: Forward) -> Model:
         lane = session.policy.schedule.lane(forward.memory)
         player = lanes.get(lane, planner if lane == ANCHORS else renderer)
-        if roles:
+        if roles and lane not in lanes:
             turns.take(player, cache=not session.streams)    # the first forward allocates the cache
         return models[player]
 

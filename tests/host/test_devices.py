@@ -1,6 +1,7 @@
 """A take over several devices: the host's own clones and threads, on a CPU that goes by several names."""
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ import tiny  # noqa: E402
 from keepsake.demo import world  # noqa: E402
 from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host import attention  # noqa: E402
-from keepsake.host.patch import patch  # noqa: E402
 from keepsake.host.planning import Plan  # noqa: E402
 from keepsake.host.prompts import add_prompt  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
@@ -98,8 +98,7 @@ def test_prompts_that_change_or_rest_on_several_devices(monkeypatch):
 
 def test_a_lora_goes_to_every_device(monkeypatch):
     model = prepared()
-    lora, key = model.clone(), "diffusion_model.blocks.0.cross_attn.k.weight"
-    lora.add_patches({key: ("diff", (torch.randn((64, 64), generator=torch.Generator().manual_seed(5)),))})
+    lora = with_lora(model)
     plain, changed = take(model), take(lora)
     assert torch.equal(take(spread_over(lora, 3, monkeypatch)), changed) and not torch.equal(changed, plain)
 
@@ -156,11 +155,30 @@ def test_a_schedule_with_nothing_to_run_side_by_side_is_refused(policy, name, mo
         take(spread_over(prepared(), 2, monkeypatch), policy)
 
 
-def test_roles_and_devices_together_are_refused(monkeypatch):
+def with_lora(model):
+    """The same weights with a change on one layer's text keys."""
+    lora = model.clone()
+    lora.add_patches({"diffusion_model.blocks.0.cross_attn.k.weight": ("diff", (torch.randn((64, 64), generator=torch.Generator().manual_seed(5)),))})
+    return lora
+
+
+def test_a_planner_of_its_own_has_a_device_of_its_own(monkeypatch, threads):
     model = prepared()
-    policy = KVPolicy(schedule=FlashForward(planner_model=patch(model)))
-    with pytest.raises(ValueError, match="spread over several devices, and planner_model would take turns"):
-        take(spread_over(model, 2, monkeypatch), policy)
+    policy = KVPolicy(schedule=replace(SMALL.schedule, planner_model=with_lora(model)))
+    whole, plain = take(model, policy, cfg=2.0), take(model, cfg=2.0)
+    threads.clear()
+    spread = spread_over(model, 3, monkeypatch)
+    assert torch.equal(take(spread, policy, cfg=2.0), whole) and not torch.equal(plain, whole)
+    assert len({thread for thread, _ in threads}) == 3
+    assert torch.equal(take(spread, cfg=2.0), plain) and torch.equal(take(model, cfg=2.0), plain)        # the sampler's weights are back
+
+
+@pytest.mark.parametrize("devices, role, words", [(2, "planner_model", "would take turns with a step on one device. Spread the MODEL over 3 devices"),
+                                                  (3, "renderer_model", "renderer_model is not. Connect the renderer's model, behind the multi-GPU node")])
+def test_roles_that_would_take_turns_are_refused_on_several_devices(devices, role, words, monkeypatch):
+    model = prepared()
+    with pytest.raises(ValueError, match=words):
+        take(spread_over(model, devices, monkeypatch), KVPolicy(schedule=replace(SMALL.schedule, **{role: model})))
 
 
 def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
