@@ -13,13 +13,13 @@ from .sampling import ARVideoSampler
 KEY = "keepsake_outer"
 
 
-def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
+def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None, **kwargs):
     """Does nothing for other samplers. Runs before any weight is moved, so that bad input costs no time."""
     guider = executor.class_obj
     if isinstance(sampler, ARVideoSampler):
         if denoise_mask is not None:
             raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
-        plan = sampler.plan(guider, tuple(noise.shape), sigmas)
+        plan = sampler.plan(guider, tuple(noise.shape), sigmas, seed or 0)
         ahead = outlook(guider.model_patcher, plan.setup, tuple(noise.shape[3:]), plan.temporal_compression, plan.estimate, plan.lanes)
         refuse_what_cannot_fit(guider.model_patcher, ahead, tuple(noise.shape[3:]))
         logging.info("Keepsake: %s", ahead.line())
@@ -27,7 +27,7 @@ def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=No
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, announce_cache(plan), guider.model_options,
                                                      is_model_options=True)
-    return executor(noise, latent_image, sampler, sigmas, denoise_mask, *args, **kwargs)
+    return executor(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed, **kwargs)
 
 
 def announce_cache(plan: Plan):

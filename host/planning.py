@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from ..rollout.estimate import Estimate, Setup, estimate
-from ..rollout.loop import plan_chunks
+from ..rollout.loop import plan_chunks, plan_piece
+from ..rollout.memory_file import KVMemory
 from ..rollout.timeline import prompt_frames
 from .attention import is_patched
 from .backbone import read_geometry, require_wan
@@ -18,6 +19,7 @@ from .conditioning import check_conditioning, check_levels
 from .devices import check_lanes, lanes_of
 from .profiles import ARProfile, profile_of
 from .prompts import Prompts, arrange_prompts
+from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
 from .roles import check_roles, role_notes, split_roles
 
 
@@ -37,6 +39,9 @@ class Plan:
     models: dict                     # the host's MODELs of roles that the sampler's does not play
     lanes: dict                      # the device of each of the schedule's lanes; none: all on one
     dtype: torch.dtype               # of keys and values
+    piece: range                     # numbers of the chunks to make in this run
+    names: dict                      # stream_names, where a memory is kept or continued
+    about: dict                      # describe_take, likewise
 
     @property
     def setup(self) -> Setup:
@@ -66,10 +71,11 @@ class Plan:
 
 
 def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, policy: KVPolicy | None, chunk_frames: int, prefix: Tensor | None,
-              control: Tensor | None) -> Plan:
+              control: Tensor | None, memory: KVMemory | None = None, stop_after: int = 0, keep_memory: bool = False,
+              noise_index: list[int] | None = None) -> Plan:
     """Check everything before any weight is moved. ValueError with a sentence.
 
-    `policy` None and `chunk_frames` 0 take the model's profile; `prefix` and `control` as in ARVideoSampler.
+    `policy` None and `chunk_frames` 0 take the model's profile; the others as in ARVideoSampler.
     """
     model = guider.model_patcher
     backbone = require_wan(model)
@@ -101,10 +107,12 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
         first_sigmas = comfy.samplers.calculate_sigmas(model.get_model_object("model_sampling"), "simple", assumed.first_chunk_steps)
         notes += (f"The first new chunk took {assumed.first_chunk_steps} steps, as the model was trained.",)
     notes += role_notes(policy, models, assumed)
-    prefix = given_latents(guider, shape, prefix)
+    prefix = given_latents(guider, shape, given_before(memory, prefix))
     given = 0 if prefix is None else prefix.shape[2]
+    check_pauses(policy, shape, given, memory, stop_after, keep_memory)
     geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
-    prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given), policy, assumed.temporal_compression)
+    prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, memory.chunks if memory else ()), policy,
+                                             assumed.temporal_compression)
     take = Take(shape[2], given, tuple(steps), seed, prompt_frames(chunks))
     policy.retention.check(geometry, take)
     policy.selection.check(geometry, take)
@@ -115,8 +123,15 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     check_roles(models, guider, shape)
     lanes = lanes_of(model, policy, chunks, take.steps)
     check_lanes(lanes, models, guider)
+    names, about = {}, {}
+    if memory or keep_memory:
+        names = stream_names(guider, prompts)
+        about = describe_take(guider, models, assumed.name, geometry, policy, take, shape, prompts, noise_index)
+    if memory:
+        notes += check_memory(memory, about, policy, geometry, take, chunks, names, model.model.get_dtype_inference())
+    piece = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after)
     return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
-                model.model.get_dtype_inference())
+                model.model.get_dtype_inference(), piece, names, about)
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

@@ -1,6 +1,7 @@
 """A take inside ComfyUI: from a guider's sampling call down to the rollout, and back."""
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import comfy.samplers
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, KVPolicy
 from ..rollout.loop import Rollout, run
+from ..rollout.memory_file import KVMemory
 from ..rollout.session import Session
 from ..rollout.stats import KVStats, Trace
 from .conditioning import conditioning_of_item
@@ -37,19 +39,26 @@ class ARVideoSampler(comfy.samplers.Sampler):
 
     def __init__(self, policy: KVPolicy | None = None, chunk_frames: int = 0, prefix: Tensor | None = None,
                  control: Tensor | None = None, noise_index: list[int] | None = None, drop_given: bool = False,
-                 on_stats: Callable[[KVStats], None] = log_stats):
+                 on_stats: Callable[[KVStats], None] = log_stats, memory: KVMemory | None = None, stop_after: int = 0,
+                 on_memory: Callable[[KVMemory], None] | None = None):
         """`policy` None and `chunk_frames` 0 take the model's profile. `prefix` [B, C, P, 2h, 2w] raw latents,
         `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise;
-        with `drop_given` the output begins with the first new latent frame."""
+        with `drop_given` the output begins with the first new latent frame.
+
+        The take goes on from `memory`, ends with the chunk that reaches latent frame `stop_after` (0: with the last), and leaves a memory for
+        `on_memory`.
+        """
         self.policy, self.chunk_frames, self.prefix, self.control = policy, chunk_frames, prefix, control
         self.noise_index, self.drop_given, self.on_stats = noise_index, drop_given, on_stats
+        self.memory, self.stop_after, self.on_memory = memory, stop_after, on_memory
 
     def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor, seed: int = 0) -> Plan:
-        return plan_take(guider, shape, sigmas, seed, policy=self.policy, chunk_frames=self.chunk_frames, prefix=self.prefix, control=self.control)
+        return plan_take(guider, shape, sigmas, seed, policy=self.policy, chunk_frames=self.chunk_frames, prefix=self.prefix, control=self.control,
+                         memory=self.memory, stop_after=self.stop_after, keep_memory=self.on_memory is not None, noise_index=self.noise_index)
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
-        """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of that shape, or of the new
-        frames alone."""
+        """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of the frames made so far,
+        or of the new ones alone."""
         plan, inner = self.plan(model_wrap, tuple(noise.shape), sigmas, extra_args.get("seed") or 0), model_wrap.inner_model
         flow = inner.model_sampling
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
@@ -58,8 +67,11 @@ class ARVideoSampler(comfy.samplers.Sampler):
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
         trace, began, peaks = Trace(), perf_counter(), Peaks(x.device)
-        progress = Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps))
-        output, shape = torch.empty_like(x), tuple(noise.shape)
+        reports = plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece)
+        progress = Progress(callback, len(x) * reports)
+        output, shape = torch.zeros_like(x), tuple(noise.shape)
+        if self.memory:
+            output[:, :, :self.memory.frames] = self.memory.latents
         roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
         turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
         lanes = guiders_of_lanes(model_wrap, plan.lanes, sigmas, noise, latent_image, extra_args.get("seed"))
@@ -76,7 +88,10 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     model = refine_first_chunk(model, plan.chunks, sigmas, plan.first_sigmas.to(sigmas))
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
                                   workers_of_lanes(model_wrap, plan.lanes))
-                for chunk, latents in run(rollout, session, trace):
+                rollout.piece, rollout.keeps = plan.piece, self.on_memory is not None
+                if self.memory:
+                    rollout.resume(self.memory, plan.names)
+                for chunk, latents in run(rollout, session, trace, partial(self._keep, plan, rollout, output)):
                     require_finite(chunk, latents)
                     peaks.look()
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
@@ -90,8 +105,13 @@ class ARVideoSampler(comfy.samplers.Sampler):
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
                               plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
                               trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
-                              trace.bank_names, peaks.told()))
-        return flow.inverse_noise_scaling(sigmas[-1], output[:, :, plan.take.given_frames:] if self.drop_given else output)
+                              trace.bank_names, peaks.told(), plan.take.given_frames))
+        made = slice(plan.take.given_frames if self.drop_given else 0, plan.chunks[plan.piece.stop - 1].end_frame)
+        return flow.inverse_noise_scaling(sigmas[-1], output[:, :, made])
+
+    def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):
+        if self.on_memory:
+            self.on_memory(rollout.memory(plan.about, output, plan.prefix, plan.names))
 
 
 class Progress:

@@ -9,6 +9,7 @@ import latent_preview
 from torch import Tensor
 
 from ..kv_policies import KVPolicy
+from ..rollout.memory_file import KVMemory
 from ..rollout.stats import KVStats
 from .patch import patch
 from .profiles import ARProfile, profile_of
@@ -19,9 +20,12 @@ EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")   
 
 def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int = 0, chunk_frames: int = 0,
                 policy: KVPolicy | None = None, prefix: dict | None = None, control: Tensor | None = None, sigmas: Tensor | None = None,
-                drop_given: bool = False, callback: Callable | None = None) -> tuple[dict, KVStats]:
-    """Sample a whole take; `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile;
-    `drop_given`: the returned latents are the new frames alone.
+                drop_given: bool = False, callback: Callable | None = None, memory: KVMemory | None = None, stop_after: int = 0,
+                on_memory: Callable[[KVMemory], None] | None = None) -> tuple[dict, KVStats]:
+    """Sample a take, or the part that `memory` and `stop_after` leave of it, see ARVideoSampler.
+
+    `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile; `drop_given`: the returned latents
+    are the new frames alone.
 
     `callback` is the host's; None: its own, with progress and previews.
     """
@@ -36,14 +40,15 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS))
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
-                             drop_given, stats.append)
+                             drop_given, stats.append, memory, stop_after, on_memory)
     guider = comfy.samplers.CFGGuider(model)
     guider.inner_set_conds({"positive": positive} if negative is None else {"positive": positive, "negative": negative})
     guider.set_cfg(cfg)
     taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
                           denoise_mask=latent.get("noise_mask"), callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
                           disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)
-    if prefix is not None and not drop_given:               # given frames come out as they came in: the host's scaling and back would round them
-        taken[:, :, :prefix["samples"].shape[2]] = prefix["samples"].to(taken)
+    given = memory.prefix if memory else prefix and prefix["samples"]
+    if given is not None and not drop_given:            # given frames come out as they came in: the host's scaling and back would round them
+        taken[:, :, :given.shape[2]] = given.to(taken)
     kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
     return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]

@@ -35,5 +35,6 @@ from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .rolling_forcing import RollingForcing
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow
+from .state import KVMemoryError, State
 
 RETENTIONS = (FullKV, SinkWindow, DeCoPrune, DeCoPruneHS, RandomPrune, ReversePrune, TempDiffPrune)      # what tests iterate over

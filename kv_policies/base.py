@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .pages import Pages
+from .state import State
 
 if TYPE_CHECKING:
     from .cache import Bank, KVCache
@@ -156,6 +157,13 @@ class RetentionRun:
     def observe(self, layer: int, chunk: Chunk, step: int, q: Tensor, bank: Bank):
         """See a layer's rotated queries `[1, N, H, D]`."""
 
+    def state(self) -> State:
+        """What this run must know between two chunks, beside its cache, so that a later run can go on from there."""
+        return {}
+
+    def restore(self, state: State):
+        """Take over what `state` gave; KVMemoryError where it cannot be that."""
+
 
 class Retention(ABC):
     """Slot 1: what stays in the cache."""
@@ -193,6 +201,13 @@ class SelectionRun:
         """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
         return attention(q, *bank.read(layer))
 
+    def state(self) -> State:
+        """What this run must know between two chunks, so that a later run can go on from there."""
+        return {}
+
+    def restore(self, state: State):
+        """Take over what `state` gave; KVMemoryError where it cannot be that."""
+
 
 class Selection(ABC):
     """Slot 2: what each query reads of what stayed."""
@@ -221,6 +236,8 @@ class Schedule(ABC):
     """Slot 3: in which order forwards run, and with that how history gets into the cache."""
 
     switches: ClassVar[tuple[str, ...]] = ()     # the ways of SWITCHES in which its takes may change prompts
+    pauses: ClassVar[bool] = True            # False: nothing is finished before the take's end, so it is made in one run
+    extends: ClassVar[bool] = True           # False: the order depends on the take's length, which a later run cannot change
 
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
         """The caches of a stream, by name."""
@@ -238,16 +255,24 @@ class Schedule(ABC):
         """Latent frames of the largest forward. More than a chunk's: several chunks run together, each at a noise level of its own."""
         return geometry.chunk_frames
 
-    def reports(self, chunks: list[Chunk], steps: int) -> int:
-        """How often a take calls `on_step`: what a progress bar counts to."""
-        return sum(1 if chunk.given else steps for chunk in chunks)
+    def reports(self, chunks: list[Chunk], steps: int, piece: range) -> int:
+        """How often a piece of a take, numbers of chunks, calls `on_step`: what a progress bar counts to."""
+        return sum(1 if chunks[i].given else steps for i in piece)
+
+    def carries(self, chunks: list[Chunk], steps: int, made: int) -> dict[str, int]:
+        """What is in `rollout.carried` once so many chunks are made: by name, how many latent frames."""
+        return {}
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when this order cannot work with the other slots, this model or take."""
 
     @abstractmethod
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        """Yield each chunk with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.loop.Rollout`."""
+        """Yield each chunk of `rollout.piece` with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.loop.Rollout`.
+
+        A take is made in one piece or in several. Between two of them it can be saved: the caches, the streams' runs and `rollout.carried`
+        are then all that the next piece may build on.
+        """
 
 
 @dataclass(frozen=True)

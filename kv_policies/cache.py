@@ -4,6 +4,7 @@ from torch import Tensor
 
 from .base import BankPlan, Chunk, Geometry, Storage
 from .rope import turn_in_time
+from .state import State, damaged, list_of, tensor_of
 
 
 class Bank:
@@ -136,6 +137,27 @@ class Bank:
                     pages.turn(rows, *angles)
         self.position[:len(position)] = position
 
+    def state(self) -> State:
+        """The history, copied to the CPU."""
+        return {**{name: getattr(self, name)[:self.committed].clone() for name in ("frame", "cell", "position")},
+                "held_position": self._held_position.clone(), "layers": [pages.state(self.committed) for pages in self.pages]}
+
+    def restore(self, state: State):
+        """Begin with such a history; KVMemoryError where it is none of this bank's."""
+        frame, held = tensor_of(state, "frame", torch.long, None), tensor_of(state, "held_position", torch.float64, None)
+        cell, position = tensor_of(state, "cell", torch.long, len(frame)), tensor_of(state, "position", torch.float64, len(frame))
+        tokens = self.geometry.tokens_per_frame
+        in_order = ((frame * tokens + cell).diff() > 0).all() and (frame >= 0).all() and (cell >= 0).all() and (cell < tokens).all()
+        if not in_order or len(frame) > self.most or len(held) > self.most:
+            raise damaged(f"its {len(frame)} rows are not tokens of a take in their order, for a bank of at most {self.most}")
+        if len(frame) > self.capacity:
+            self._grow(len(frame))
+        for name, values in (("frame", frame), ("cell", cell), ("position", position)):
+            getattr(self, name)[:len(frame)] = values
+        for pages, saved in zip(self.pages, list_of(state, "layers", len(self.pages))):
+            pages.restore(saved, len(frame), len(held))
+        self._held_position, self.length, self.committed = held.clone(), len(frame), len(frame)
+
     def free(self):
         """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
         self.pages = []
@@ -174,6 +196,13 @@ class KVCache:
     def discard(self):
         for bank in self.banks:
             bank.discard()
+
+    def state(self) -> State:
+        return {"banks": [bank.state() for bank in self.banks]}
+
+    def restore(self, state: State):
+        for bank, saved in zip(self.banks, list_of(state, "banks", len(self.banks))):
+            bank.restore(saved)
 
     def history_tokens(self) -> int:
         """Kept history rows, summed over layers and heads."""

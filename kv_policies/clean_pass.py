@@ -16,7 +16,7 @@ class CleanPass(Schedule):
     switches: ClassVar = SWITCHES
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        for chunk in rollout.chunks:
+        for chunk in rollout.in_work():
             rollout.switch(chunk, self.context_noise)
             rollout.begin(chunk)
             if chunk.given:
@@ -27,6 +27,6 @@ class CleanPass(Schedule):
                     x0 = rollout.denoise(chunk, step, x)
                     x = rollout.renoise(chunk, step, x0)
                 x0 = x
-            if chunk is not rollout.chunks[-1]:      # nothing reads what the last chunk would leave behind
+            if rollout.is_read_later(chunk):
                 rollout.clean(chunk, x0, self.context_noise)
             yield chunk, x0

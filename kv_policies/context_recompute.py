@@ -32,16 +32,25 @@ class ContextRecompute(Schedule):
         frames = min(take.total_frames, self.window_frames)
         return {CONTEXT: [BankPlan(frames, frames)]}
 
-    def reports(self, chunks: list[Chunk], steps: int) -> int:
-        return steps * sum(not chunk.given for chunk in chunks)
+    def reports(self, chunks: list[Chunk], steps: int, piece: range) -> int:
+        return steps * sum(not chunks[i].given for i in piece)
+
+    def carries(self, chunks: list[Chunk], steps: int, made: int) -> dict[str, int]:
+        """Finished latents, by frame."""
+        return {str(frame): 1 for frame in range(chunks[made - 1].end_frame) if self._is_read_after(chunks[made - 1], frame)} if made else {}
+
+    def _is_read_after(self, chunk: Chunk, frame: int) -> bool:
+        """The shot's first frame, and those that the next chunk may read."""
+        return frame == chunk.shot or frame >= chunk.end_frame - self.window_frames
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         longest = max(chunk.frames for chunk in rollout.chunks)
-        finished: dict[int, Tensor] = {}                 # latents by frame: the shot's first, and those that the next chunk may read
-        for chunk in rollout.chunks:
+        finished = {int(frame): latent for frame, latent in rollout.carried.items()}
+        for chunk in rollout.in_work():
             x = rollout.given(chunk) if chunk.given else self._render(rollout, chunk, finished, longest)
             finished.update(zip(chunk.numbers, x.split(1, 2)))
-            finished = {frame: latent for frame, latent in finished.items() if frame == chunk.shot or frame >= chunk.end_frame - self.window_frames}
+            finished = {frame: latent for frame, latent in finished.items() if self._is_read_after(chunk, frame)}
+            rollout.carried = {str(frame): latent for frame, latent in finished.items()}
             yield chunk, x
 
     def _render(self, rollout, chunk: Chunk, finished: dict[int, Tensor], longest: int) -> Tensor:

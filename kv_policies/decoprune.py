@@ -10,6 +10,7 @@ from .base import BankPlan, Chunk, Geometry, Probe, Retention, RetentionRun, Tak
 from .cache import KVCache
 from .rope import virtual_frames
 from .scores import SCORES, ScoreHistogram, keep_some_of_each_block, token_scores
+from .state import State, count_of, counts_of, part_of, tensor_of
 
 MODES = ("threshold", "target_keep")
 REINDEX = ("auto", "off", "periodic")
@@ -163,6 +164,19 @@ class DeCoPruneRun(RetentionRun):
         self.predicted = None
         self.histogram.add(scores)
         self.records.append(Record(chunk, self.choose(cache, chunk, scores)))
+
+    def state(self) -> State:
+        return {"records": [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records],
+                "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts)}
+
+    def restore(self, state: State):
+        self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
+        self.histogram.counts = counts_of(state, "scores", 2 ** 63, len(self.histogram.counts))
+        self.records = []
+        for record in part_of(state, "records", list):
+            index, start, frames, given = counts_of(record, "chunk", self.take.total_frames, 4)
+            keep = tensor_of(record, "keep", torch.bool, frames * self.geometry.tokens_per_frame)
+            self.records.append(Record(Chunk(index, start, frames, bool(given)), keep))
 
     def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
         """Which of a chunk's tokens to keep, bool like `scores` `[F * h * w]`."""

@@ -11,6 +11,7 @@ from .base import Attention, Chunk, Geometry, Retention, Selection, SelectionRun
 from .cache import Bank
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
+from .state import State, count_of, part_of
 
 ANCHOR_FRAMES = 3                # first latent frames, of which one is always read
 PUBLISHED_WINDOW = 21            # latent frames: where the paper begins to select
@@ -104,6 +105,13 @@ class DirectedForcingRun(SelectionRun):
         self.frames_in_reach += (frames + chunk.frames) * q.shape[2]
         ragged_attention(q, k, v, groups, out, self.policy.backend)
         return out.flatten(2)
+
+    def state(self) -> State:
+        return {"frames_read": self.frames_read, "frames_in_reach": self.frames_in_reach, "backend": self.backend}
+
+    def restore(self, state: State):
+        self.frames_in_reach, self.backend = count_of(state, "frames_in_reach", 2 ** 63), part_of(state, "backend", str)
+        self.frames_read = count_of(state, "frames_read", self.frames_in_reach)
 
     @property
     def notes(self) -> tuple[str, ...]:

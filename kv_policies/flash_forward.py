@@ -32,6 +32,8 @@ class FlashForward(Schedule):
     planner_history: int = 6
     stage_history: int = 5
     budget_frames: int = 21
+    extends = False
+
     planner_model: object = field(default=None, repr=False)      # None: the sampler's
     renderer_model: object = field(default=None, repr=False)
     switches: ClassVar = ("swap",)
@@ -69,8 +71,9 @@ class FlashForward(Schedule):
     def graph(self, chunks: list[Chunk], steps: int) -> dict[Work, tuple[Work, ...]]:
         return self.layout(chunks, steps).graph()
 
-    def reports(self, chunks: list[Chunk], steps: int) -> int:
-        return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in self.graph(chunks, steps))
+    def reports(self, chunks: list[Chunk], steps: int, piece: range) -> int:
+        works = self.layout(chunks, steps).part(piece)
+        return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in works)
 
     def _parts(self, total: int, given: int, prompt_frames: Iterable[int]) -> list[list[int]]:
         """The anchors in parts that no block reaches over: given ones, which take one clean forward, and those of each prompt."""
@@ -99,10 +102,11 @@ class FlashForward(Schedule):
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
         layout = self.layout(rollout.chunks, rollout.steps)
-        for chunk in rollout.chunks[:layout.first_remembered]:
-            yield chunk, rollout.given(chunk)
+        for chunk in rollout.in_work():
+            if chunk.index < layout.first_remembered:
+                yield chunk, rollout.given(chunk)
         noisy: dict[tuple[str, int], Tensor] = {}        # what each block and chunk in work has come to
-        for work in rollout.walk(layout.graph(), lambda work, rollout: self._run(work, layout, rollout, noisy)):
+        for work in rollout.walk(layout.part(rollout.piece), lambda work, rollout: self._run(work, layout, rollout, noisy)):
             if work.kind == "render" and work.step == rollout.steps - 1:
                 yield layout.chunks[work.number], noisy.pop(("render", work.number))
 

@@ -57,6 +57,15 @@ class Layout:
                 needs[Work("render", i, step)] = (*before, *anchors)
         return needs
 
+    def part(self, piece: range) -> dict[Work, tuple[Work, ...]]:
+        """The graph of what makes those chunks once all chunks before them are made, with the anchors that they are the first to need."""
+        needs, last = self.graph(), self.steps - 1
+        works = list(needs)
+        ends = {work.number: place + 1 for place, work in enumerate(works) if work.kind == "render" and work.step == last}
+        some = works[ends.get(piece.start - 1, 0):ends.get(piece.stop - 1, 0)]
+        new = set(some)
+        return {work: tuple(need for need in needs[work] if need in new) for work in some}
+
     def _plan(self, needs: dict, b: int):
         last = (Work("anchor", b - 1, 0),) if b else ()
         readers = [i for i in range(self.first_remembered, len(self.chunks)) if b - self.slots in self.anchors_of(i)]

@@ -19,6 +19,8 @@ class Hierarchical(Schedule):
     length must be known and nothing is finished before the last step.
     """
 
+    pauses = False
+
     window_frames: int = 21
     switches: ClassVar = ("swap", "cut")
 
@@ -31,7 +33,7 @@ class Hierarchical(Schedule):
         frames = min(take.total_frames, self.window_frames)
         return {LEVEL: [BankPlan(frames, frames)]}
 
-    def reports(self, chunks: list[Chunk], steps: int) -> int:
+    def reports(self, chunks: list[Chunk], steps: int, piece: range) -> int:
         return steps * sum(not chunk.given for chunk in chunks)
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:

@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from .rope import turn
+from .state import State, tensor_of
 
 
 class Pages:
@@ -40,6 +41,16 @@ class Pages:
             new = old.new_empty((1, capacity, *old.shape[2:]))
             new[:, :length] = old[:, :length]
             setattr(self, name, new)
+
+    def state(self, length: int) -> State:
+        """The first rows as they lie here, copied to the CPU."""
+        return {name: rows.to("cpu", copy=True) for name, rows in (("k", self.k[:, :length]), ("v", self.v[:, :length]), ("held", self.held))}
+
+    def restore(self, state: State, length: int, held: int):
+        """Take over such rows; KVMemoryError where they are none of these pages'."""
+        for name, buffer in (("k", self.k), ("v", self.v)):
+            buffer[:, :length] = tensor_of(state, name, buffer.dtype, 1, length, *buffer.shape[2:])
+        self.held = tensor_of(state, "held", self.k.dtype, 1, held, *self.k.shape[2:]).to(self.k.device, copy=True)
 
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + self.held.nbytes

@@ -21,6 +21,8 @@ class RollingForcing(Schedule):
     them while it lies that near.
     """
 
+    extends = False
+
     window_frames: int = 21
     switches: ClassVar = ("swap",)
 
@@ -38,17 +40,28 @@ class RollingForcing(Schedule):
         sink, finished, flight = geometry.chunk_frames, min(take.total_frames, self.window_frames), self.frames_at_once(geometry, take)
         return {SINK: [BankPlan(sink, sink, held_frames=sink)], FINISHED: [BankPlan(finished, finished)], IN_FLIGHT: [BankPlan(flight, flight)]}
 
-    def reports(self, chunks: list[Chunk], steps: int) -> int:
-        return sum(not chunk.given for chunk in chunks) + steps - 1
+    def reports(self, chunks: list[Chunk], steps: int, piece: range) -> int:
+        return len(self._joins(chunks, steps, piece))
+
+    def carries(self, chunks: list[Chunk], steps: int, made: int) -> dict[str, int]:
+        """Chunks in flight, by their numbers."""
+        first = sum(chunk.given for chunk in chunks)
+        return {str(chunk.index): chunk.frames for chunk in chunks[made:made + steps - 1] if made > first}
+
+    def _joins(self, chunks: list[Chunk], steps: int, piece: range) -> range:
+        """Forwards of a piece, each by the number among new chunks of the one that joins before it; the last ones are joined by none."""
+        given = sum(chunk.given for chunk in chunks)
+        start, stop = (max(0, number - given) for number in (piece.start, piece.stop))
+        return range(start + steps - 1 if start else 0, stop + steps - 1 if stop else 0)
 
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        for chunk in rollout.chunks:
+        for chunk in rollout.in_work():
             if chunk.given:
                 self._finish(rollout, chunk, rollout.given(chunk))
                 yield chunk, rollout.given(chunk)
         new = [chunk for chunk in rollout.chunks if not chunk.given]
-        noisy: dict[Chunk, Tensor] = {}
-        for last in range(len(new) + rollout.steps - 1):
+        noisy = {rollout.chunks[int(number)]: x for number, x in rollout.carried.items()}
+        for last in self._joins(rollout.chunks, rollout.steps, rollout.piece):
             flight = new[max(0, last - rollout.steps + 1):last + 1]
             if last < len(new):
                 noisy[new[last]] = rollout.noise(new[last])
@@ -57,8 +70,9 @@ class RollingForcing(Schedule):
             self._step(rollout, ages, noisy)
             if ages[flight[0]] == rollout.steps - 1:
                 x0 = noisy.pop(flight[0])
-                if flight[0] is not rollout.chunks[-1]:      # nothing reads what the last chunk would leave behind
+                if rollout.is_read_later(flight[0]):
                     self._finish(rollout, flight[0], x0)
+                rollout.carried = {str(chunk.index): x for chunk, x in noisy.items()}
                 yield flight[0], x0
 
     def _step(self, rollout, ages: dict[Chunk, int], noisy: dict[Chunk, Tensor]):

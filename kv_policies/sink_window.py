@@ -5,6 +5,7 @@ import torch
 
 from .base import BankPlan, Chunk, Geometry, Retention, RetentionRun, Take
 from .cache import KVCache
+from .state import State, counts_of
 
 SINK_ROPE = ("absolute", "shifted")
 
@@ -46,12 +47,12 @@ class SinkWindow(Retention):
         return self.sink_frames
 
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
-        return SinkWindowRun(self)
+        return SinkWindowRun(self, take)
 
 
 class SinkWindowRun(RetentionRun):
-    def __init__(self, policy: SinkWindow):
-        self.policy = policy
+    def __init__(self, policy: SinkWindow, take: Take):
+        self.policy, self.total_frames = policy, take.total_frames
         self.starts: list[int] = []              # first frame of each chunk that is still in the window
 
     def cut(self, cache: KVCache, chunk: Chunk):
@@ -76,3 +77,9 @@ class SinkWindowRun(RetentionRun):
             room -= self.policy.sink_frames      # the whole past no longer fits: the sink takes its share
         self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
         return self.starts[0] if self.starts else chunk.start_frame
+
+    def state(self) -> State:
+        return {"starts": list(self.starts)}
+
+    def restore(self, state: State):
+        self.starts = counts_of(state, "starts", self.total_frames)

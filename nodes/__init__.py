@@ -4,6 +4,7 @@ from comfy_api.latest import ComfyExtension, io
 from .demo import DemoCamera, DemoWorld
 from .estimate import KVMemoryEstimate
 from .heads import CalibrateHeads, LoadHeadMap, LoadHeadTable, ProfileHeads
+from .memory import LoadKVMemory, SaveKVMemory
 from .model import ARProfileNode, ARVideoModelLoader
 from .policies import PolicyDeCoPrune, PolicyDirectedForcing, PolicyFull, PolicySinkWindow, PruningControl
 from .prompts import PromptAtFrame, PromptTimeline
@@ -17,4 +18,4 @@ class KeepsakeExtension(ComfyExtension):
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
                 CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, DemoWorld, DemoCamera,
-                PromptTimeline, PromptAtFrame]
+                PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory]

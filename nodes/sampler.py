@@ -1,9 +1,12 @@
 """The AR video sampler, as a node that samples and as a SAMPLER for the host's own."""
 from comfy_api.latest import io
+from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..host.sampling import ARVideoSampler
 from ..host.take import sample_take
-from .sockets import CATEGORY, ControlSocket, KVPolicySocket, KVStatsSocket
+from .sockets import CATEGORY, ControlSocket, KVMemorySocket, KVPolicySocket, KVStatsSocket
+
+NO_MEMORY = ExecutionBlocker("The sampler kept no KV memory. Turn its keep_memory on.")
 
 
 def policy_to_use():
@@ -51,15 +54,25 @@ class ARVideoSamplerNode(io.ComfyNode):
                 control_input(),
                 io.Sigmas.Input("sigmas", optional=True, tooltip="Noise levels of a chunk's steps; open: from steps and the model's shift."),
                 drop_given_input(),
+                io.Int.Input("stop_after", default=0, min=0, max=0x7fffffff, optional=True,
+                             tooltip="Stop with the chunk that reaches this latent frame of the take; 0 makes all of it."),
+                io.Boolean.Input("keep_memory", default=False, optional=True,
+                                 tooltip="Copy what the take needs to go on, for Save KV Memory or another sampler. It lies in main memory."),
+                KVMemorySocket.Input("kv_memory", optional=True,
+                                     tooltip="Carry on from here, with the same model, policy, seed, steps and size; the prompt may change."),
             ],
-            outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats")])
+            outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats"),
+                     KVMemorySocket.Output(display_name="kv_memory")])
 
     @classmethod
     def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
-                sigmas=None, drop_given=False):
+                sigmas=None, drop_given=False, stop_after=0, keep_memory=False, kv_memory=None):
+        kept = []
         taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
-                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given)
-        return io.NodeOutput(taken, stats, ui={"text": list(stats.notes), "kv_stats": [stats.to_dict()]})
+                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given, memory=kv_memory,
+                                   stop_after=stop_after, on_memory=kept.append if keep_memory else None)
+        return io.NodeOutput(taken, stats, kept[0] if kept else NO_MEMORY, ui={"text": [*stats.notes, *(memory.report() for memory in kept)],
+                                                                               "kv_stats": [stats.to_dict()]})
 
 
 class ARVideoSamplerSelect(io.ComfyNode):

@@ -3,6 +3,7 @@ from comfy_api.latest import io
 
 CATEGORY = "Keepsake"
 KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
+KVMemorySocket = io.Custom("KEEPSAKE_KV_MEMORY")
 KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
 ControlSocket = io.Custom("KEEPSAKE_CONTROL")
 HeadMapSocket = io.Custom("KEEPSAKE_HEAD_MAP")

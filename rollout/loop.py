@@ -1,5 +1,5 @@
 """How a take is made: chunks, the re-noise rule, and the bookkeeping around a schedule."""
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -7,20 +7,30 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Chunk, Forward
+from ..kv_policies import HISTORY, Chunk, Forward, State
+from .memory_file import KVMemory
 from .recache import planned_reruns, recache
 from .session import Session
 from .stats import Trace
 from .walk import Worker, walk
 
 
-def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0) -> list[Chunk]:
-    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part may be short."""
-    chunks: list[Chunk] = []
-    for first, last, given in ((0, given_frames, True), (given_frames, total_frames, False)):
+def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0, made: Sequence[Chunk] = ()) -> list[Chunk]:
+    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part may be short.
+
+    `made` are the chunks of an earlier run, which stay as they are.
+    """
+    chunks = list(made)
+    done = chunks[-1].end_frame if chunks else 0
+    for first, last, given in ((done, given_frames, True), (max(done, given_frames), total_frames, False)):
         for start in range(first, last, chunk_frames):
             chunks.append(Chunk(len(chunks), start, min(chunk_frames, last - start), given))
     return chunks
+
+
+def plan_piece(chunks: Sequence[Chunk], made: int, stop_after: int) -> range:
+    """Numbers of the chunks that a run makes: from the first that is not made to the one that reaches `stop_after` latent frames; 0: to the end."""
+    return range(made, next((chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)))
 
 
 class FinishedChunk(NamedTuple):
@@ -52,6 +62,9 @@ class Rollout:
         self._session, self._trace, self._on_step, self._workers = session, trace, on_step, workers
         self._given_chunks = sum(chunk.given for chunk in chunks)
         self._reruns = planned_reruns(chunks, session.policy.retention.sink(session.geometry))
+        self.piece = range(len(chunks))          # numbers of the chunks to make now
+        self.keeps = False                       # another piece or another run may go on from where this one ends
+        self.carried: dict[str, Tensor] = {}     # latents that the schedule needs in the next piece, see `Schedule.carries`
 
     def walk(self, graph: dict, run: Callable) -> Iterator:
         """Do a schedule's graph by `run(work, rollout)`, where there are workers side by side, and yield each work in the graph's order."""
@@ -106,6 +119,30 @@ class Rollout:
     def discard(self, memory: str):
         """What the last forward wrote is not to be read again."""
         self._session.discard(memory)
+
+    def in_work(self) -> list[Chunk]:
+        """The chunks to make now."""
+        return self.chunks[self.piece.start:self.piece.stop]
+
+    def resume(self, memory: KVMemory, names: dict[Hashable, str]):
+        """Begin where a memory ends; `names` of the streams' keys as in `Session.restore`."""
+        self._session.restore(memory.streams, names)
+        self.carried = {name: x.to(self._noise.device) for name, x in memory.carried.items()}
+        latents = memory.latents.to(self._noise)
+        self._hold_latents({chunk.index: latents[:, :, chunk.start_frame:chunk.end_frame] for chunk in memory.chunks})
+
+    def memory(self, about: State, latents: Tensor, prefix: Tensor | None, names: dict[Hashable, str]) -> KVMemory:
+        """What this take, of which the piece is made, needs to go on; `latents` [1, C, T, 2h, 2w] are all so far, `about` see KVMemory."""
+        def copied(x: Tensor) -> Tensor:
+            return x.to("cpu", copy=True)
+
+        made = tuple(self.chunks[:self.piece.stop])
+        return KVMemory(about, made, copied(latents[:, :, :made[-1].end_frame]), None if prefix is None else copied(prefix),
+                        self._session.state(names), {name: copied(x) for name, x in self.carried.items()})
+
+    def is_read_later(self, chunk: Chunk) -> bool:
+        """Whether anything reads what a chunk leaves behind."""
+        return self.keeps or chunk.index < self.piece.stop - 1
 
     def given(self, chunk: Chunk) -> Tensor:
         return self._prefix[:, :, chunk.start_frame:chunk.end_frame:chunk.stride]
@@ -179,13 +216,14 @@ class Rollout:
             retention.after_probe(chunk, predicted)
 
 
-def run(rollout: Rollout, session: Session, trace: Trace) -> Iterator[FinishedChunk]:
-    """Yield each chunk when it is finished. Whatever ends the run, no tensor of it stays."""
+def run(rollout: Rollout, session: Session, trace: Trace, on_end: Callable[[], None] = lambda: None) -> Iterator[FinishedChunk]:
+    """Yield each chunk of the rollout's piece when it is finished; then `on_end` may save. Whatever ends the run, no tensor of it stays."""
     try:
         with closing(session.policy.schedule.take(rollout)) as take:
             for chunk, latents in take:
                 trace.finish(chunk)
                 yield FinishedChunk(chunk, latents)
         trace.conclude(session)
+        on_end()
     finally:
         session.close()

@@ -5,7 +5,7 @@ from threading import RLock
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVPolicy, Take
+from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVPolicy, State, Take
 from .stream import Stream
 
 
@@ -36,6 +36,16 @@ class Session:
                 for memory, chunk in self.open.items():
                     stream.begin(memory, chunk)
             return self.streams[key]
+
+    def state(self, names: dict[Hashable, str]) -> State:
+        """All streams between two chunks, on the CPU, under names that outlive the run's own keys."""
+        return {names[key]: stream.state() for key, stream in self.streams.items()}
+
+    def restore(self, state: State, names: dict[Hashable, str]):
+        """Begin with such streams; KVMemoryError where they do not fit this session."""
+        for key, name in names.items():
+            if name in state:
+                self.stream(key).restore(state[name])
 
     def begin(self, chunk: Chunk, memory: str = HISTORY):
         """Open a chunk: policies evict, then every stream's memory makes room for its rows."""

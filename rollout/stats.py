@@ -53,20 +53,16 @@ class KVStats:
     memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
     bank_names: tuple[str, ...] = ()
     measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
+    given_frames: int = 0            # latent frames of one batch item that were given
 
     @property
     def frames(self) -> int:
-        """Latent frames of one batch item."""
-        return sum(row.frames for row in self.chunks if row.item == 0)
+        """Latent frames of one batch item, those of an earlier run included."""
+        return self.chunks[-1].start_frame + self.chunks[-1].frames
 
     @property
     def pixel_frames(self) -> int:
         return pixel_frames(self.frames, self.temporal_compression)
-
-    @property
-    def given_frames(self) -> int:
-        """Latent frames of one batch item that were given."""
-        return sum(row.frames for row in self.chunks if row.item == 0 and row.given)
 
     @property
     def given_pixel_frames(self) -> int:
@@ -83,7 +79,7 @@ class KVStats:
         kept = [[round(share, 4) for share in item.flatten(1).mean(1).tolist()] for item in self.memory_maps]
         told = asdict(replace(self, memory_maps=()))
         del told["memory_maps"]
-        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames, "given_frames": self.given_frames,
+        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames,
                 "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "kept_by_frame": kept}
 
     def to_json(self) -> str:
@@ -186,8 +182,9 @@ class Trace:
         for bank in (bank for cache in streams[0].caches.values() for bank in cache.banks):
             kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
         kept = kept.clamp(max=1).view(-1, *g.grid)
-        kept[self.rows[-1].start_frame:] = 1         # the last chunk reads itself
-        self.memory_maps.append(kept)
+        last = self.rows[-1]
+        kept[last.start_frame:] = 1                  # the last chunk reads itself
+        self.memory_maps.append(kept[:last.start_frame + last.frames])
         banks = max(len(row.bank_tokens) for row in self.rows)       # chunks that were given before the first forward know of none
         self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
                              bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes))) for row in self.rows]

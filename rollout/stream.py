@@ -5,7 +5,8 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Chunk, Forward, Geometry, KVCache, KVPolicy, Take
+from ..kv_policies import HISTORY, Chunk, Forward, Geometry, KVCache, KVPolicy, State, Take
+from ..kv_policies.state import damaged, part_of
 
 
 class Stream:
@@ -55,6 +56,19 @@ class Stream:
             self.copies[memory, device] = [tuple(side.to(device) for side in bank.read(layer, slice(0, bank.committed)))
                                            for layer in range(bank.geometry.layers)]
         return self.copies[memory, device]
+
+    def state(self) -> State:
+        return {"retention": self.retention.state(), "selection": self.selection.state(),
+                "memories": {name: cache.state() for name, cache in self.caches.items()}}
+
+    def restore(self, state: State):
+        self.retention.restore(part_of(state, "retention", dict))
+        self.selection.restore(part_of(state, "selection", dict))
+        memories = part_of(state, "memories", dict)
+        if memories.keys() != self.caches.keys():
+            raise damaged(f"it has the memories {', '.join(memories) or 'none'}, and this policy's are {', '.join(self.caches)}")
+        for name, cache in self.caches.items():
+            cache.restore(memories[name])
 
     def nbytes(self) -> int:
         copied = (side for layers in list(self.copies.values()) for layer in layers for side in layer)

@@ -4,7 +4,7 @@ from threading import Thread
 import torch
 from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
-from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
+from keepsake.rollout.loop import Model, Rollout, plan_chunks, plan_piece, run
 from keepsake.rollout.session import Session
 from keepsake.rollout.stats import Trace
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
@@ -76,11 +76,11 @@ def thread():
 
 
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3):
-    """Run a whole take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
-    `starts`: of the prompts after the first."""
+         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3, memory=None, stop_after=0, on_memory=None):
+    """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
+    `starts`: of the prompts after the first; `memory` and its kin as in ARVideoSampler."""
     given = 0 if prefix is None else prefix.shape[2]
-    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given), [[PromptStart(0), *starts]], 4)
+    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()), [[PromptStart(0), *starts]], 4)
     known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
     session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"),
@@ -93,8 +93,18 @@ def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.),
     threads = [thread() for _ in range(workers)]
     rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
                       Model(transformer, transformer, fresh), session, trace, on_step, {lane: threads[number] for lane, number in lanes.items()})
-    pieces = []
-    for finished in run(rollout, session, trace):
+    pieces, names = [], {stream: f"prompt {i}" for i, stream in enumerate(streams)}
+    if memory:
+        memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
+        rollout.resume(memory, names)
+        pieces = [memory.latents]
+    rollout.piece, rollout.keeps = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), on_memory is not None
+
+    def keep():
+        if on_memory:
+            on_memory(rollout.memory({}, torch.cat(pieces, 2), prefix, names))
+
+    for finished in run(rollout, session, trace, keep):
         pieces.append(finished.latents)
         on_chunk(session, finished)
     return torch.cat(pieces, 2), trace, transformer

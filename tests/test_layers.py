@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[1]
 PLAIN = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "functools", "itertools", "json", "math", "pathlib", "re", "threading", "time", "typing"}
 MAY_IMPORT = {                       # room: (other rooms, packages)
     "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
-    "rollout": ({"kv_policies"}, {"torch"}),
+    "rollout": ({"kv_policies"}, {"torch", "safetensors", "os", "shutil", "zlib"}),
     "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "matplotlib", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "server", "latent_preview", "folder_paths", "psutil", "hashlib", "logging", "node_helpers", "os"}),
     "demo": ({"host"}, {"torch", "numpy", "comfy", "argparse", "os", "sys", "safetensors", "pack", "keepsake"}),      # train.py is a command
-    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "folder_paths", "torch"}),
+    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "comfy_execution", "folder_paths", "torch"}),
 }
 
 

@@ -96,7 +96,7 @@ def test_any_length_repeats_and_stays_in_its_banks(schedule, frames, chunk_frame
     steps = []
     first, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, on_step=lambda *a: steps.append(a))
     assert torch.equal(first, fake.take(KVPolicy(schedule=schedule), frames, chunk_frames)[0]) and torch.isfinite(first).all()
-    assert len(steps) == schedule.reports(plan_chunks(frames, chunk_frames), 3)
+    assert len(steps) == schedule.reports(plan_chunks(frames, chunk_frames), 3, range(-(-frames // chunk_frames)))
     assert [row.start_frame for row in trace.rows] == list(range(0, frames, chunk_frames))
 
 

@@ -71,8 +71,9 @@ def test_any_length_repeats_and_counts_its_steps(frames, chunk_frames, given):
     policy = KVPolicy(schedule=RollingForcing(15))
     first, trace, _ = fake.take(policy, frames, chunk_frames, prefix, on_step=lambda *a: calls.append(a))
     assert torch.equal(first, fake.take(policy, frames, chunk_frames, prefix)[0]) and torch.isfinite(first).all() and first.shape[2] == frames
-    assert len(calls) == policy.schedule.reports(plan_chunks(frames, chunk_frames, given), 3)
-    assert [row.start_frame for row in trace.rows] == [chunk.start_frame for chunk in plan_chunks(frames, chunk_frames, given)]
+    chunks = plan_chunks(frames, chunk_frames, given)
+    assert len(calls) == policy.schedule.reports(chunks, 3, range(len(chunks)))
+    assert [row.start_frame for row in trace.rows] == [chunk.start_frame for chunk in chunks]
     assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
 
 

@@ -26,7 +26,7 @@ def schema_of(node) -> dict:
     inputs = []
     for part in schema.inputs:
         options = {key: value for key, value in part.as_dict().items() if key in ("default", "min", "max", "options")}
-        if part.id in ("model_name", "head_map", "head_table"):
+        if part.id in ("model_name", "head_map", "head_table", "memory_file"):
             options = {}                 # the user's files
         inputs.append([part.id, part.get_io_type(), bool(part.optional), options])
     return {"inputs": inputs, "outputs": [output.get_io_type() for output in schema.outputs]}

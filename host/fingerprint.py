@@ -1,0 +1,38 @@
+"""Which model, and which prompt, in a few characters: so that a memory is not continued by another model unseen."""
+import hashlib
+
+import torch
+from torch import Tensor
+
+VALUES = 16                      # of a tensor that are looked at
+
+
+def fingerprint(model) -> str:
+    """Of a MODEL's weights and their patches, from names, shapes and some values; reading it moves nothing."""
+    told, backbone = hashlib.sha256(), model.get_model_object("diffusion_model")
+    patches = {key.removeprefix("diffusion_model."): entries for key, entries in model.patches.items()}
+    for name, weight in sorted(backbone.named_parameters()):
+        told.update(f"{name} {tuple(weight.shape)}".encode())
+        # Norms and biases are kept in full by every quantiser; what a LoRA changes may be patched in place or not at the moment.
+        if ("norm" in name or name.endswith("bias")) and name not in patches:
+            _add(told, weight)
+    for name, entries in sorted(patches.items()):
+        for strength, patch, *_ in entries:
+            told.update(f"{name} {strength} {type(patch).__name__}".encode())
+            for weight in getattr(patch, "weights", patch if isinstance(patch, tuple) else ()):
+                for tensor in weight if isinstance(weight, tuple) else (weight,):
+                    if isinstance(tensor, Tensor):
+                        _add(told, tensor)
+    return told.hexdigest()[:16]
+
+
+def fingerprint_of_prompt(cond: dict) -> str:
+    """Of one conditioning's text."""
+    told = hashlib.sha256()
+    if isinstance(cond.get("cross_attn"), Tensor):
+        told.update(cond["cross_attn"].float().cpu().contiguous().numpy().tobytes())
+    return told.hexdigest()[:16]
+
+
+def _add(told, tensor: Tensor):
+    told.update(tensor.detach().flatten()[:VALUES].to("cpu", torch.float32).numpy().tobytes())

@@ -1,0 +1,44 @@
+"""A take's memory on disk: save it today, carry on tomorrow."""
+from comfy_api.latest import io
+
+from ..host import memory_files
+from .sockets import CATEGORY, KVMemorySocket
+
+
+class SaveKVMemory(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeSaveKVMemory", display_name="Save KV Memory", category=CATEGORY, is_output_node=True,
+            description="Writes what a take needs to go on (its KV cache, its latents, where it stands) into one file in output/kv_memory.",
+            search_aliases=["save KV cache", "continue later", "checkpoint a take", "resume"],
+            inputs=[
+                KVMemorySocket.Input("kv_memory", tooltip="From an AR Video Sampler with keep_memory on."),
+                io.String.Input("filename_prefix", default="take", tooltip="File name in output/kv_memory; a number is added."),
+            ],
+            outputs=[io.String.Output(display_name="name", tooltip="As Load KV Memory lists it.")])
+
+    @classmethod
+    def execute(cls, kv_memory, filename_prefix):
+        name, told = memory_files.save(kv_memory, filename_prefix)
+        return io.NodeOutput(name, ui={"text": [told]})
+
+
+class LoadKVMemory(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakeLoadKVMemory", display_name="Load KV Memory", category=CATEGORY,
+            description="Reads a file that Save KV Memory wrote; the AR Video Sampler carries on from it.",
+            search_aliases=["load KV cache", "continue a take", "resume"],
+            inputs=[io.Combo.Input("memory_file", options=memory_files.memories(), tooltip="A file in output/kv_memory.")],
+            outputs=[KVMemorySocket.Output(display_name="kv_memory")])
+
+    @classmethod
+    def fingerprint_inputs(cls, memory_file):
+        return memory_files.stamp(memory_file)
+
+    @classmethod
+    def execute(cls, memory_file):
+        memory = memory_files.load(memory_file)
+        return io.NodeOutput(memory, ui={"text": [memory.report()]})

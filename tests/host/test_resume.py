@@ -1,0 +1,145 @@
+"""Save and resume inside ComfyUI: several runs, a fresh process, branches, and memories that do not fit."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
+
+import tiny  # noqa: E402
+from keepsake.host.take import sample_take  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
+from keepsake.rollout.memory_file import load_memory, save_memory  # noqa: E402
+
+FLASH = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)
+SEED, FRAMES, CHUNK = 11, 9, 2
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.prepared(tiny.tiny_model(layers=2))
+
+
+def make(model, policy=None, frames=FRAMES, prompt=1, keep=None, cfg=1.0, prefix=None, **options):
+    latent = {"samples": torch.zeros(1, 16, frames, 4, 6)}
+    arguments = {"seed": SEED, "steps": 3, "chunk_frames": CHUNK, **options}
+    return sample_take(model, tiny.prompt(prompt), tiny.prompt(2), cfg, latent, policy=policy, prefix=prefix and {"samples": prefix[0]},
+                       on_memory=None if keep is None else keep.append, **arguments)
+
+
+def saved(model, path, stop_after=5, **options):
+    kept = []
+    part, _ = make(model, keep=kept, stop_after=stop_after, **options)
+    save_memory(kept[0], path)
+    return part, load_memory(path)
+
+
+@pytest.mark.parametrize("policy", [KVPolicy(), KVPolicy(SinkWindow(1, 6, "shifted")), KVPolicy(DeCoPrune(gamma=.5)), KVPolicy(schedule=FLASH),
+                                    KVPolicy(schedule=RollingForcing(15))],
+                         ids=lambda policy: type(policy.retention).__name__ + type(policy.schedule).__name__)
+@pytest.mark.parametrize("cfg, prefix", [(1.0, None), (3.0, [tiny.noise_of(3, 4, 6, seed=8)])], ids=["plain", "guided, from a prefix"])
+def test_two_runs_are_one_to_the_last_bit(model, policy, cfg, prefix, tmp_path):
+    whole, stats = make(model, policy, cfg=cfg, prefix=prefix)
+    part, memory = saved(model, tmp_path / "m.safetensors", policy=policy, cfg=cfg, prefix=prefix)
+    rest, later = make(model, policy, cfg=cfg, memory=memory)
+    made = part["samples"].shape[2]
+    assert 5 <= made < FRAMES and torch.equal(part["samples"], whole["samples"][:, :, :made])
+    assert torch.equal(rest["samples"], whole["samples"])
+    assert later.frames == stats.frames == FRAMES and later.chunks[0].start_frame == made
+    assert any(f"Carried on at latent frame {made}" in note for note in later.notes)
+
+
+def test_a_take_goes_on_in_another_process(model, tmp_path):
+    whole, _ = make(model, KVPolicy(SinkWindow(1, 6)))
+    saved(model, tmp_path / "m.safetensors", policy=KVPolicy(SinkWindow(1, 6)))
+    script = f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parents[2] / "dev"), str(Path(__file__).parents[1] / "host")]!r}
+from pack import load_pack, use_host
+use_host("--cpu"); load_pack()
+import torch
+torch.set_grad_enabled(False)
+import test_resume as t
+out, _ = t.make(t.tiny.prepared(t.tiny.tiny_model(layers=2)), t.KVPolicy(t.SinkWindow(1, 6)), memory=t.load_memory(t.Path({str(tmp_path / "m.safetensors")!r})))
+torch.save(out["samples"], {str(tmp_path / "out.pt")!r})
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert torch.equal(torch.load(tmp_path / "out.pt", weights_only=True), whole["samples"])
+
+
+def test_one_memory_under_two_prompts_branches_and_says_so(model, tmp_path):
+    part, memory = saved(model, tmp_path / "m.safetensors")
+    branches = [make(model, prompt=prompt, memory=memory) for prompt in (1, 5, 5)]
+    same, other, again = (taken["samples"] for taken, _ in branches)
+    made = part["samples"].shape[2]
+    assert torch.equal(same[:, :, :made], other[:, :, :made]) and not torch.equal(same[:, :, made:], other[:, :, made:])
+    assert torch.equal(other, again)
+    assert [any("prompts are not those" in note for note in stats.notes) for _, stats in branches] == [False, True, True]
+
+
+def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
+    first, memory = saved(model, tmp_path / "m.safetensors", stop_after=0, frames=5)
+    longer, stats = make(model, memory=memory)
+    assert torch.equal(longer["samples"][:, :, :5], first["samples"]) and longer["samples"].shape[2] == FRAMES
+    assert any("begun at 5 latent frames and goes on to 9" in note for note in stats.notes)
+
+
+@pytest.mark.parametrize("change, match", [
+    (dict(seed=12), "saved with the seed 11, and this take has 12"),
+    (dict(steps=2), "noise levels .* and this take has"),
+    (dict(policy=KVPolicy(SinkWindow(1, 6))), "the policy retention name FullKV.*, and this take has retention name SinkWindow"),
+    (dict(chunk_frames=3), "the geometry chunk_frames 2, and this take has chunk_frames 3"),
+    (dict(cfg=2.0), "has 1 prompt stream.s., and this take 2"),
+    (dict(frames=5), "holds 6 latent frames and the latent has 5"),
+    (dict(stop_after=6), "use 7 to 9"),
+    (dict(prefix=[tiny.noise_of(1, 4, 6)]), "prefix is not the one"),
+    (dict(policy=KVPolicy(schedule=Hierarchical(6))), "Hierarchical finishes no chunk before"),
+], ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "")
+def test_a_memory_of_another_take_is_refused_before_sampling(model, tmp_path, change, match):
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match=match):
+        make(model, memory=memory, callback=lambda *a: pytest.fail("sampled"), **change)
+
+
+def test_another_model_and_another_lora_are_refused(model, tmp_path):
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    with pytest.raises(KVMemoryError, match="weights of the fingerprint"):
+        make(tiny.prepared(tiny.tiny_model(layers=2, seed=5)), memory=memory)
+    lora = model.clone()
+    lora.add_patches({"diffusion_model.blocks.0.self_attn.q.weight": (torch.ones(64, 64) * .01,)}, .5)
+    with pytest.raises(KVMemoryError, match="weights of the fingerprint"):
+        make(lora, memory=memory)
+    _, memory = saved(lora, tmp_path / "m.safetensors")
+    make(lora, memory=memory)
+
+
+def test_flash_forward_does_not_change_its_length(model, tmp_path):
+    _, memory = saved(model, tmp_path / "m.safetensors", policy=KVPolicy(schedule=FLASH))
+    with pytest.raises(KVMemoryError, match="plans by the take.s length"):
+        make(model, KVPolicy(schedule=FLASH), frames=12, memory=memory)
+
+
+def test_tensors_that_do_not_fit_are_refused_before_sampling(model, tmp_path):
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    bank = memory.streams["prompt 0"]["memories"]["history"]["banks"][0]
+    bank["layers"][1]["k"] = bank["layers"][1]["k"][:, 1:]
+    with pytest.raises(KVMemoryError, match="'k' is torch.float32 .* and must be"):
+        make(model, memory=memory, callback=lambda *a: pytest.fail("sampled"))
+
+
+def test_a_batch_keeps_no_memory(model):
+    with pytest.raises(ValueError, match="a KV memory is that of one take"):
+        sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(2, 16, 4, 4, 6)}, seed=1, chunk_frames=2, on_memory=lambda memory: None)
+
+
+def test_names_stay_in_the_folder(tmp_path):
+    from keepsake.host.memory_files import free_path
+
+    for name in ("../x", "/etc/x", "a/../../x", "..", "", "."):
+        with pytest.raises(ValueError, match="must name a file below"):
+            free_path(name, str(tmp_path), ".safetensors")
+    assert free_path("a/b", str(tmp_path), ".safetensors") == tmp_path / "a" / "b_00001_.safetensors"

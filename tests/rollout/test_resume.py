@@ -1,0 +1,98 @@
+"""A take that was saved and went on, in two or three runs, is the take of one run, to the last bit."""
+import random
+
+import pytest
+import torch
+from keepsake.kv_policies import (
+    ContextRecompute,
+    DirectedForcing,
+    FlashForward,
+    HeadTable,
+    KVMemoryError,
+    KVPolicy,
+    RollingForcing,
+    SinkWindow,
+)
+from keepsake.rollout.memory_file import load_memory, save_memory
+from keepsake.rollout.timeline import PromptStart
+
+from .. import fake
+from ..kv_policies.test_invariants import CASES
+
+FLASH = [FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6),
+         FlashForward(anchor_stride=3, block_anchors=1, anchor_window=1, planner_history=2, stage_history=2, budget_frames=9),
+         FlashForward(anchor_window=0, budget_frames=9)]
+TABLE = HeadTable("fake", "drift", ((.1, .9), (.6, .4)))
+POLICIES = [*(KVPolicy(retention) for retention in CASES), *(KVPolicy(schedule=schedule) for schedule in (*FLASH, RollingForcing(15), ContextRecompute(5))),
+            KVPolicy(CASES[0], DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE)),
+            KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6))]
+
+
+def in_runs(policy, stops, path, **options):
+    """The take in several runs, each going on from the file of the one before: latents, and the last run's trace."""
+    memory = None
+    for stop in (*stops, 0):
+        kept = []
+        out, trace, _ = fake.take(policy, memory=memory, stop_after=stop, on_memory=kept.append, **options)
+        save_memory(kept[0], path)
+        memory = load_memory(path)
+    return out, trace
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.retention} {policy.selection} {policy.schedule}")
+def test_resumed_equals_straight(policy, tmp_path):
+    draw = random.Random(repr(policy))
+    for _ in range(5):
+        frames = draw.randint(6, 14)
+        options = dict(frames=frames, chunk_frames=draw.randint(1, 3), streams=draw.choice([("a",), ("a", "b")]),
+                       sigmas=draw.choice([(1., .5, 0.), (1., .8, .5, 0.), (1., .95, .9, .5, 0.)]),
+                       starts=draw.choice([(), (), (PromptStart(frames // 3, draw.choice(["swap", "recache", "cut"]), recache_frames=4),
+                                                    PromptStart(2 * frames // 3, draw.choice(["swap", "recache"]), recache_frames=6))]),
+                       prefix=draw.choice([None, fake.noise_of(draw.randint(1, 3), seed=9)]))
+        if any(start.mode not in policy.schedule.switches for start in options["starts"]):
+            options["starts"] = (PromptStart(frames // 2),) * ("swap" in policy.schedule.switches)
+        given = 0 if options["prefix"] is None else options["prefix"].shape[2]
+        stops = sorted(draw.sample(range(given + 1, frames), draw.choice([1, 2])))
+        straight, trace, _ = fake.take(policy, **options)
+        made = [row.start_frame for row in trace.rows]
+        # A stop in the chunk in which the one before it ended, or in the last one, would leave nothing to make.
+        reached = [sum(start < stop for start in made) for stop in stops]
+        stops = [stop for i, stop in enumerate(stops) if reached[i] < len(made) and reached[i] not in reached[:i]]
+        resumed, again = in_runs(policy, stops, tmp_path / "memory.safetensors", **options)
+        last = again.rows[0].start_frame
+        assert torch.equal(resumed, straight), options | {"stops": stops}
+        assert [(row.start_frame, row.kept_tokens) for row in again.rows] == [(row.start_frame, row.kept_tokens) for row in trace.rows
+                                                                               if row.start_frame >= last]
+        assert again.memory_maps[0].shape == trace.memory_maps[0].shape
+
+
+def test_a_take_can_be_extended_and_its_short_last_chunk_stays(tmp_path):
+    kept = []
+    first, *_ = fake.take(KVPolicy(), 5, 2, on_memory=kept.append)
+    longer, trace, _ = fake.take(KVPolicy(), 9, 2, memory=kept[0])
+    assert torch.equal(longer[:, :, :5], first) and longer.shape[2] == 9
+    assert [(row.start_frame, row.frames) for row in trace.rows] == [(5, 2), (7, 2)]
+    assert trace.rows[0].kept_tokens == 5 * 6 * fake.LAYERS * fake.HEADS         # the short chunk is history too
+
+
+def test_keeping_a_memory_changes_nothing_and_shares_nothing():
+    kept = []
+    assert torch.equal(fake.take(KVPolicy(), on_memory=kept.append)[0], fake.take(KVPolicy())[0])
+    before = kept[0].streams["prompt 0"]["memories"]["history"]["banks"][0]["layers"][0]["k"].clone()
+    for _ in range(2):
+        fake.take(KVPolicy(), 12, 2, memory=kept[0])
+    assert torch.equal(kept[0].streams["prompt 0"]["memories"]["history"]["banks"][0]["layers"][0]["k"], before)
+
+
+def test_a_memory_of_another_policy_is_refused_whole():
+    kept = []
+    fake.take(KVPolicy(), on_memory=kept.append, stop_after=4)
+    with pytest.raises(KVMemoryError, match="'starts' is NoneType and must be list"):
+        fake.take(KVPolicy(SinkWindow(2, 6)), memory=kept[0])
+
+
+def test_workers_side_by_side_stop_where_one_device_stops(tmp_path):
+    policy = KVPolicy(schedule=FLASH[0])
+    straight, *_ = fake.take(policy, 12, 2)
+    resumed, _ = in_runs(policy, [4, 8], tmp_path / "memory.safetensors", frames=12, chunk_frames=2, workers=2)
+    assert torch.equal(resumed, straight)
