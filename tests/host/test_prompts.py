@@ -13,6 +13,7 @@ import comfy.hooks  # noqa: E402
 import comfy.samplers  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.demo.load import load_demo_world  # noqa: E402
+from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
 from keepsake.host.prompts import KEY, add_prompt  # noqa: E402
 from keepsake.kv_policies import (  # noqa: E402
     SWITCHES,
@@ -191,3 +192,28 @@ def test_a_take_that_ends_in_a_recache_leaves_nothing(model):
     with pytest.raises(KeyboardInterrupt):
         take(model, positive, callback=stop)
     assert live() <= before and torch.equal(take(model, positive)[0], whole)
+
+
+def test_a_new_shot_begins_with_as_many_steps_as_a_take(model):
+    """Models that make their first chunk in more steps know a chunk without a past in no other way."""
+    seen = []
+    hook = model.model.diffusion_model.patch_embedding.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[2]))
+    profiled = with_profile(tiny.prepared(model), ARProfile("tiny", chunk_frames=3, steps=2, shift=5.0, first_chunk_steps=4))
+    for mode, forwards in (("swap", 5 + 3 + 2), ("cut", 5 + 5 + 2)):         # steps and the clean pass of each chunk; the last has none
+        seen.clear()
+        tiny.guide(profiled, tiny.ARVideoSampler(), tiny.noise_of(9, 4, 4), positive=at(3, tiny.prompt(4), mode), steps=2)
+        assert len(seen) == forwards
+    hook.remove()
+
+
+def test_guiders_with_rules_of_their_own_change_prompts_too(model):
+    from comfy_extras.nodes_custom_sampler import Guider_DualCFG
+
+    outs = []
+    for positive in (tiny.prompt(1), at(3, tiny.prompt(4), "recache")):
+        guider = Guider_DualCFG(tiny.prepared(model))
+        guider.set_cfg(2.0, 3.0)
+        guider.set_conds(positive, tiny.prompt(2), tiny.prompt(3))
+        noise = tiny.noise_of(6, 4, 4)
+        outs.append(guider.sample(noise, torch.zeros_like(noise), tiny.ARVideoSampler(chunk_frames=3), torch.tensor([1., .5, 0.]), disable_pbar=True, seed=1))
+    assert torch.equal(outs[0][:, :, :3], outs[1][:, :, :3]) and not torch.equal(outs[0][:, :, 3:], outs[1][:, :, 3:])
