@@ -48,7 +48,7 @@ class PromptAtFrame(io.ComfyNode):
             inputs=[
                 io.Conditioning.Input("conditioning", tooltip="What is so far: a prompt, or one that changes already."),
                 io.Conditioning.Input("next", tooltip="The prompt to go over to."),
-                io.Int.Input("start_frame", default=48, min=0, max=1048576,
+                io.Int.Input("start_frame", default=48, min=1, max=1048576,
                              tooltip="Latent frame at which it begins; it takes effect with the next chunk. Given frames count."),
                 *switch_inputs(),
             ],

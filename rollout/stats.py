@@ -31,7 +31,7 @@ class ChunkRow:
     bank_bytes: tuple[int, ...]      # their keys and values
     allocated_bytes: int             # the buffers that hold them
     seconds: float                   # of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for
-    seconds_by_phase: dict[str, float]      # denoise, probe, clean, policy
+    seconds_by_phase: dict[str, float]      # denoise, probe, clean, recache, policy
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames:
             raise ValueError(f"Line {number} of the timeline is '{line.strip()[:60]}'. Begin each line with its start, in latent frames or in "
                              "seconds, and a colon: '48: a storm rolls in' or '6s: a storm rolls in'.")
         start = round(float(match[1]) * fps) if match[2] else int(match[1])
+        if any(start == other.start and (bool(match[2]) == other.in_pixels or start == 0) for other, _ in found):
+            raise ValueError(f"Line {number} of the timeline begins where an earlier line does. Give each prompt a start of its own.")
         found.append((PromptStart(start, mode if found else "swap", blend if found else 0, recache_frames, bool(match[2])), match[3]))
     if not found or found[0][0].start:
         raise ValueError("The timeline has no prompt for the beginning. Begin its first line with '0:'.")
