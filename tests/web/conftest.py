@@ -11,8 +11,9 @@ READY = "window.app?.vueAppReady && window.app.graph && window.app.extensionMana
 WAIT_MS = 120_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
+    """For as long as the tests of this folder run: Playwright keeps an event loop running, which others cannot have beside theirs."""
     if not os.environ.get("COMFYUI_PATH"):
         pytest.skip("no ComfyUI to test in")
     program = os.environ.get("KEEPSAKE_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
@@ -26,7 +27,7 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(browser, host_path):
     with load_server().Server(host_path, cpu=True) as running:
         yield running

@@ -87,6 +87,6 @@ api.addEventListener("keepsake.chunk", ({ detail }) => {
   for (const one of [node, ...statsNodes(node)]) show(one, detail);
 });
 
-onResult(CHARTED, (node, { kv_stats }) => {
+onResult((name) => CHARTED.includes(name), (node, { kv_stats }) => {
   if (kv_stats) show(node, { frames: kv_stats[0].frames, chunks: kv_stats[0].chunks.filter((row) => row.item === 0) });
 });

@@ -39,7 +39,7 @@ function scrub(box, { frames, columns, rows, kept_by_frame: kept }, frame) {
   box.querySelector(".at").setAttribute("x", frame);
 }
 
-onResult(["KeepsakeKVMemoryMap"], (node, { memory_map }) => {
+onResult((name) => name === "KeepsakeKVMemoryMap", (node, { memory_map }) => {
   if (!memory_map) return;
   const box = panel(node, "memory_map", 240);
   const [map] = memory_map;

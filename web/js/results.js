@@ -6,14 +6,14 @@ import { nodeOf } from "./panel.js";
 
 const features = [];
 
-/** Call `show(node, output)` whenever the `ui` output of a node of these classes is known. */
-export function onResult(classes, show) {
-  features.push({ classes, show });
+/** Call `show(node, output)` whenever the `ui` output of a node is known whose class has a name that `concerns` says yes to. */
+export function onResult(concerns, show) {
+  features.push({ concerns, show });
 }
 
 function deliver(id, output) {
   const node = output && nodeOf(id);
-  for (const { classes, show } of features) if (classes.includes(node?.comfyClass)) show(node, output);
+  for (const { concerns, show } of features) if (node?.comfyClass && concerns(node.comfyClass)) show(node, output);
 }
 
 async function restore() {
