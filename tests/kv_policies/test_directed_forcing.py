@@ -18,7 +18,7 @@ from keepsake.kv_policies import (
     Storage,
     Take,
 )
-from keepsake.kv_policies.directed_forcing import choose_frames, z_score
+from keepsake.kv_policies.directed_forcing import choose_frames, history_of, z_score
 from keepsake.kv_policies.masked_head import MaskedHead
 
 from .. import fake
@@ -226,3 +226,10 @@ def test_a_masked_head_says_nothing():
     dense = fake.attention(q, *bank.read(1)).unflatten(-1, (HEADS, DIM))
     assert out[:, :, 2].abs().max() == 0 and torch.equal(out[:, :, :2], dense[:, :, :2])
     assert torch.equal(MaskedHead(1, 2).start(GEOMETRY, TAKE, FullKV()).read(0, Chunk(1, 5, 2), q, bank, fake.attention), fake.attention(q, *bank.read(0)))
+
+
+def test_the_sink_frames_are_the_first_of_the_shot():
+    bank = bank_of(5)
+    assert history_of((), bank, GEOMETRY, 0).sinks == 3
+    bank.frame += 7                      # the history begins where its shot does
+    assert history_of((), bank, GEOMETRY, 7).sinks == 3

@@ -33,7 +33,7 @@ def recached(monkeypatch):
 @pytest.mark.parametrize("retention", CASES, ids=repr)
 def test_a_recache_leaves_every_token_where_it_was(retention, recached):
     """Reports 37 and 46: sinks survive, and what is run again is so under the new prompt."""
-    _, trace, transformer = fake.take(KVPolicy(retention), 12, starts=[PromptStart(8, "recache", recache_frames=6)])
+    _, trace, transformer = fake.take(KVPolicy(retention), 12, starts=[PromptStart(8, "recache", recache_frames=8)])
     again = [read for read in transformer.reads if read[1] == 1 and read[0] < 8]
     assert recached and [read[0] for read in again] == list(recached[0][0])[::2]
     for frames, before, after in recached:
@@ -97,12 +97,12 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
         banks = session.streams["positive"].caches["history"].banks
         names.setdefault(len(banks), []).append((finished.chunk.start_frame, [bank.names().tolist() for bank in banks]))
 
-    whole, *_ = fake.take(KVPolicy(retention), 16, sigmas=ONE_STEP, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.)
+    fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.)
     with_cut, = names.values()
     held = {start: [[name - 36 for name in bank] for bank in banks] for start, banks in with_cut if start >= 6}
     if type(retention).__name__ in ("SinkWindow", "FullKV"):
         names.clear()
-        fake.take(KVPolicy(retention), 10, sigmas=ONE_STEP, on_chunk=told)
+        fake.take(KVPolicy(retention), 10, on_chunk=told)
         alone, = names.values()
         assert held == {start + 6: banks for start, banks in alone}
     else:                                # scores depend on the noise: the sink is whole, the rest no more than it may be
