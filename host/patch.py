@@ -22,7 +22,9 @@ def patch(model):
             if kind is SelfAttentionPatch or getattr(original, "__func__", None) is WanT2VCrossAttention.forward:
                 patched.add_object_patch(key, kind(layer, attention, original))
     patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, prepare_take)
-    patched.add_callback_with_key(CallbacksMP.ON_CLONE, KEY, rebind)
+    # Up to 0.27 the host gives a clone for another device its own modules after ON_CLONE.
+    for event in (CallbacksMP.ON_CLONE, CallbacksMP.ON_MATCH_MULTIGPU_CLONES):
+        patched.add_callback_with_key(event, KEY, rebind)
     return patched
 
 

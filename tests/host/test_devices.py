@@ -11,6 +11,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 import comfy.model_management  # noqa: E402
 import comfy.multigpu  # noqa: E402
+import comfy.utils  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.demo import world  # noqa: E402
 from keepsake.demo.load import load_demo_world  # noqa: E402
@@ -29,6 +30,9 @@ def spread_over(model, devices, monkeypatch):
     names = [torch.device("cpu"), *(torch.device("cpu", number) for number in range(1, devices))]
     monkeypatch.setattr(comfy.model_management, "get_all_torch_devices", lambda exclude_current=False: names)
     spread = comfy.multigpu.create_multigpu_deepclones(model, devices)
+    for clone in (spread, *spread.get_additional_models_with_key("multigpu")):
+        own = {key: entry for key, entry in clone.object_patches.items() if key.endswith("attn.forward")}
+        assert own and all(entry.attention is comfy.utils.get_attr(clone.model, key.removesuffix(".forward")) for key, entry in own.items())
     assert [clone.load_device for clone in spread.get_additional_models_with_key("multigpu")] == names[1:]
     return spread
 
@@ -68,7 +72,7 @@ def test_several_devices_make_the_same_take(devices, monkeypatch, threads):
     spread, stats = spread_over(model, devices, monkeypatch), []
     assert torch.equal(take(spread, stats=stats, callback=lambda step, x0, x, total: told.append((step, x0.clone(), total))), whole)
     used = min(devices, 3)                   # the planner and two stages
-    assert len({thread for thread, _ in threads}) == used and len(threads) == used * LAYERS      # a thread keeps to one clone
+    assert len({thread for thread, _ in threads}) == used and len({module for _, module in threads}) == len(threads) == used * LAYERS     # each to its own clone
     assert threading.main_thread() not in {thread for thread, _ in threads}
     assert [(step, total) for step, _, total in told] == [(step, total) for step, _, total in steps]
     assert all(torch.equal(one, other) for (_, one, _), (_, other, _) in zip(told, steps))
