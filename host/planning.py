@@ -114,9 +114,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, memory.chunks if memory else ()), policy,
                                              assumed.temporal_compression)
     take = Take(shape[2], given, tuple(steps), seed, prompt_frames(chunks))
-    policy.retention.check(geometry, take)
-    policy.selection.check(geometry, take)
-    policy.schedule.check(policy, geometry, take)
+    policy.check(geometry, take)
     check_conditioning(guider, model, control, shape, profile)
     if policy.schedule.frames_at_once(geometry, take) > geometry.chunk_frames:
         check_levels(guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0)

@@ -36,5 +36,6 @@ from .rolling_forcing import RollingForcing
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow
 from .state import KVMemoryError, State
+from .storage import KVStorage
 
 RETENTIONS = (FullKV, SinkWindow, DeCoPrune, DeCoPruneHS, RandomPrune, ReversePrune, TempDiffPrune)      # what tests iterate over

@@ -168,6 +168,10 @@ class RetentionRun:
 class Retention(ABC):
     """Slot 1: what stays in the cache."""
 
+    def moving_frames(self, take: Take) -> int:
+        """First latent frames whose keys are turned to other positions again and again."""
+        return 0
+
     @property
     def by_content(self) -> bool:
         """Whether the number of tokens that stay depends on the picture. Then scores of 0 keep the fewest, and scores that are no number all."""
@@ -279,9 +283,20 @@ class Schedule(ABC):
 class Storage:
     """Slot 4: how the kept bytes are held. This one: in the model's dtype, on the model's device."""
 
-    def pages(self, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Pages:
-        """Where a layer of a bank holds its rows."""
-        return Pages(capacity, heads, head_dim, dtype, device)
+    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when tokens cannot be held so with the other slots, this model or take."""
+
+    def pages(self, capacity: int, heads: list[int], geometry: Geometry, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+        """Where a bank holds its rows, by layer; `heads` counts each layer's."""
+        return [Pages(capacity, count, geometry.head_dim, dtype, device) for count in heads]
+
+    def settled(self, bank: Bank) -> tuple[int, int]:
+        """Rows of a bank that are no longer among the latest, when a chunk is committed: how many stay in full precision, and up to where they are coded."""
+        return 0, 0
+
+    def row_bytes(self, heads: int, head_dim: int) -> float:
+        """Bytes of a coded row of one layer."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -318,6 +333,13 @@ class KVPolicy:
                 name = type(part).__name__
                 raise ValueError(f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} would have nothing to act on. "
                                  f"Remove {name}, or use another schedule.")
+
+    def check(self, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or take."""
+        self.retention.check(geometry, take)
+        self.selection.check(geometry, take)
+        self.schedule.check(self, geometry, take)
+        self.storage.check(self, geometry, take)
 
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats."""

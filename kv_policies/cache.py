@@ -19,8 +19,10 @@ class Bank:
         self.geometry, self.heads, self.device = geometry, plan.heads_by_layer(geometry), device
         self.capacity, self.most = (frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames))
         self.head_index = [torch.tensor(group, dtype=torch.long, device=device) for group in self.heads]
-        self.pages = [storage.pages(self.capacity, len(group), geometry.head_dim, dtype, device) for group in self.heads]
+        self.storage, self.pages = storage, storage.pages(self.capacity, [len(group) for group in self.heads], geometry, dtype, device)
+        self.sink_rows = self.coded_rows = 0         # held in full precision, and those behind them in fewer bits; the rest is full
         self._dtype = dtype
+        self._coded_row_bytes = sum(storage.row_bytes(len(group), geometry.head_dim) for group in self.heads)
         self._row_bytes = 2 * sum(map(len, self.heads)) * geometry.head_dim * dtype.itemsize
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
@@ -64,6 +66,13 @@ class Bank:
 
     def commit(self):
         self.committed = self.length
+        sink, settled = self.storage.settled(self)
+        if settled > self.sink_rows + self.coded_rows:
+            for pages in self.pages:
+                pages.settle(sink, settled, self.length)
+            if not self.coded_rows:
+                self.sink_rows = max(self.sink_rows, sink)
+            self.coded_rows = settled - self.sink_rows
 
     def discard(self):
         """Give up the rows of the chunk in work."""
@@ -105,13 +114,17 @@ class Bank:
         moved = (rows != torch.arange(after, length)).nonzero()
         still = int(moved[0]) if len(moved) else len(rows)
         moving, target = rows[still:], slice(after + still, length)
-        if len(moving):
+        edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
+        cuts = torch.searchsorted(moving.contiguous(), edges).tolist()
+        if len(moving) or self.coded_rows:
             on_device = moving.to(self.device)
             for pages in self.pages:
-                pages.gather(on_device, target)
+                pages.gather(on_device, target, cuts)
             self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
             for name in (self.frame, self.cell, self.position):
                 name[target] = name[moving]
+        self.sink_rows, coded_end = (min(edge, target.start) + cut for edge, cut in zip(edges.tolist(), cuts))
+        self.coded_rows = coded_end - self.sink_rows
         self.committed, self.length = length - own, length
 
     def hold(self, count: int):
@@ -161,7 +174,7 @@ class Bank:
     def free(self):
         """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
         self.pages = []
-        self.length = self.committed = 0
+        self.length = self.committed = self.sink_rows = self.coded_rows = 0
 
     def nbytes(self) -> int:
         """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
@@ -172,7 +185,7 @@ class Bank:
         return rows * max(map(len, self.heads)) * self.geometry.head_dim * self._dtype.itemsize
 
     def live_bytes(self, rows: int) -> int:
-        return rows * self._row_bytes
+        return (rows - self.coded_rows) * self._row_bytes + int(self.coded_rows * self._coded_row_bytes)
 
 
 class KVCache:

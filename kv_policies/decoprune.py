@@ -56,6 +56,9 @@ class DeCoPrune(Retention):
             raise ValueError(f"reindex_recent is {self.reindex_recent} and virtual_length {self.virtual_length}: the latest frames keep their "
                              "places inside the virtual length. Use a reindex_recent below virtual_length.")
 
+    def moving_frames(self, take: Take) -> int:
+        return take.total_frames if self.reindex == "periodic" else 0
+
     @property
     def by_content(self) -> bool:
         return self.mode == "threshold"

@@ -20,10 +20,13 @@ class Pages:
         """Views of rows, `[1, S, H, D]` each; nothing is copied."""
         return self.k[:, rows], self.v[:, rows]
 
-    def gather(self, rows: Tensor, target: slice):
-        """Copy rows (long, on the device) to where others lay."""
+    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
+        """Copy rows (long, on the device) to where others lay; `cuts`: the first of `rows` that is coded, and the first that is full again."""
         for buffer in (self.k, self.v):              # one at a time: a small working set
             buffer[:, target] = buffer.index_select(1, rows)
+
+    def settle(self, sink: int, settled: int, length: int):
+        """Rows before `settled` of `length` will not be written again; those before `sink` stay as they are. Here all do."""
 
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are, beside the others."""

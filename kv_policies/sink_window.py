@@ -40,6 +40,9 @@ class SinkWindow(Retention):
         frames = min(take.total_frames, self.window_frames)
         return [BankPlan(frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0)]
 
+    def moving_frames(self, take: Take) -> int:
+        return self.sink_frames if self.sink_rope == "shifted" else 0
+
     def window(self, take: Take) -> int | None:
         return self.window_frames
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..kv_policies import Chunk, Forward, Geometry, KVPolicy, Pages, Storage, Take
+from ..kv_policies import Bank, Chunk, Forward, Geometry, KVPolicy, Pages, Storage, Take
 from .loop import Model, Rollout, plan_chunks, run
 from .session import Session
 from .stats import ChunkRow, Trace
@@ -29,9 +29,7 @@ class Setup:
 
     def check(self):
         """Raise ValueError, in a sentence, when the policy cannot work with this model and take."""
-        self.policy.retention.check(self.geometry, self.take)
-        self.policy.selection.check(self.geometry, self.take)
-        self.policy.schedule.check(self.policy, self.geometry, self.take)
+        self.policy.check(self.geometry, self.take)
 
     def of_length(self, frames: int) -> Setup:
         """The same take in another length, under one prompt."""
@@ -142,8 +140,14 @@ class Outline(Storage):
 
     of: Storage
 
-    def pages(self, *shape) -> Pages:
-        return OutlinePages(self.of.pages(*shape))
+    def pages(self, *shape) -> list[Pages]:
+        return [OutlinePages(pages) for pages in self.of.pages(*shape)]
+
+    def settled(self, bank: Bank) -> tuple[int, int]:
+        return self.of.settled(bank)
+
+    def row_bytes(self, heads: int, head_dim: int) -> float:
+        return self.of.row_bytes(heads, head_dim)
 
 
 class OutlinePages(Pages):
@@ -155,6 +159,8 @@ class OutlinePages(Pages):
     def gather(self, *moved): ...
 
     def turn(self, *turned): ...
+
+    def settle(self, *settled): ...
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Zeros of one channel, for a policy that looks at keys."""

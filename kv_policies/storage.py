@@ -1,0 +1,63 @@
+"""How the kept bytes are held: in fewer bits, once they are no longer among the latest."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .base import HISTORY, Geometry, KVPolicy, Storage, Take
+from .cache import Bank
+from .coded import FORMATS, GROUP, SCALES, Buffer, CodedPages, Room
+from .pages import Pages
+
+DTYPES = ("model", *FORMATS)
+
+
+@dataclass(frozen=True)
+class KVStorage(Storage):
+    """`dtype` of tokens that have left the latest `full_chunks` chunks; the first `sink_frames` latent frames stay in the model's dtype."""
+
+    dtype: str = "int8"
+    full_chunks: int = 2
+    sink_frames: int = 3
+
+    def __post_init__(self):
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is '{self.dtype}'. Use one of: {', '.join(DTYPES)}.")
+        if self.full_chunks < 1 or self.sink_frames < 0:
+            raise ValueError(f"full_chunks is {self.full_chunks} and sink_frames {self.sink_frames}. Use at least 1 and 0.")
+
+    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
+        if self.dtype == "model":
+            return
+        if set(policy.schedule.memories(policy.retention, geometry, take)) != {HISTORY}:
+            raise ValueError(f"{type(policy.schedule).__name__} has short memories of its own, which are not held in {self.dtype}. "
+                             "Remove KV Storage, or use the clean-pass loop.")
+        moving = policy.retention.moving_frames(take)
+        if moving > self.sink_frames:
+            raise ValueError(f"{type(policy.retention).__name__} turns the keys of {moving} latent frames again and again, and {self.dtype} would round them "
+                             f"anew each time. Leave the sink in place (absolute) or re-index once (auto), or use sink_frames of at least {moving} here.")
+        if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
+            raise ValueError(f"A head of this model has {geometry.head_dim} channels, which {self.dtype} cannot pack. Use fp8 or int8.")
+
+    def pages(self, capacity: int, heads: list[int], geometry: Geometry, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+        if self.dtype == "model":
+            return super().pages(capacity, heads, geometry, dtype, device)
+        tokens = geometry.tokens_per_frame
+        room = Room(self.sink_frames * tokens, self.full_chunks * geometry.chunk_frames * tokens, geometry.chunk_frames * tokens)
+        buffer = Buffer(capacity * max(heads) * geometry.head_dim, dtype, device)
+        return [CodedPages(FORMATS[self.dtype], room, capacity, count, geometry.head_dim, dtype, device, buffer, layer == 0)
+                for layer, count in enumerate(heads)]
+
+    def settled(self, bank: Bank) -> tuple[int, int]:
+        if self.dtype == "model":
+            return 0, 0
+        frame, chunk_frames = bank.frame[:bank.committed].contiguous(), bank.geometry.chunk_frames
+        oldest = max(0, int(frame[-1]) + 1 - self.full_chunks * chunk_frames) if len(frame) else 0
+        return tuple(torch.searchsorted(frame, torch.tensor([min(self.sink_frames, oldest), oldest])).tolist())
+
+    def row_bytes(self, heads: int, head_dim: int) -> int:
+        """Of a coded row: the codes of key and value, the value's scale and zero point, and the key's share of its group's."""
+        if self.dtype == "model":
+            return 0
+        return heads * (2 * head_dim // FORMATS[self.dtype].channels_per_byte + 2 * SCALES.itemsize * (1 + head_dim / GROUP))
