@@ -7,7 +7,8 @@ import torch
 
 from .base import HISTORY, Geometry, KVPolicy, Storage, Take
 from .cache import Bank
-from .coded import FORMATS, GROUP, SCALES, Buffer, CodedPages, Room
+from .coded import FORMATS, SCALES
+from .coded_pages import GROUP, Buffer, CodedPages, Room
 from .pages import Pages
 
 DTYPES = ("model", *FORMATS)
@@ -44,7 +45,7 @@ class KVStorage(Storage):
         if self.dtype == "model":
             return super().pages(capacity, heads, geometry, dtype, device)
         tokens = geometry.tokens_per_frame
-        room = Room(self.sink_frames * tokens, self.full_chunks * geometry.chunk_frames * tokens, geometry.chunk_frames * tokens)
+        room = Room(self.sink_frames * tokens, self.full_chunks * geometry.chunk_frames * tokens, GROUP, geometry.chunk_frames * tokens)
         buffer = Buffer(capacity * max(heads) * geometry.head_dim, dtype, device)
         return [CodedPages(FORMATS[self.dtype], room, capacity, count, geometry.head_dim, dtype, device, buffer, layer == 0)
                 for layer, count in enumerate(heads)]
@@ -54,7 +55,9 @@ class KVStorage(Storage):
             return 0, 0
         frame, chunk_frames = bank.frame[:bank.committed].contiguous(), bank.geometry.chunk_frames
         oldest = max(0, int(frame[-1]) + 1 - self.full_chunks * chunk_frames) if len(frame) else 0
-        return tuple(torch.searchsorted(frame, torch.tensor([min(self.sink_frames, oldest), oldest])).tolist())
+        sink, old = torch.searchsorted(frame, torch.tensor([min(self.sink_frames, oldest), oldest])).tolist()
+        done = bank.sink_rows + bank.coded_rows if bank.coded_rows else max(bank.sink_rows, sink)
+        return sink, done + max(0, old - done) // GROUP * GROUP
 
     def row_bytes(self, heads: int, head_dim: int) -> int:
         """Of a coded row: the codes of key and value, the value's scale and zero point, and the key's share of its group's."""

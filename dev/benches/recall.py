@@ -59,6 +59,7 @@ from keepsake.kv_policies import (  # noqa: E402
     HeadMap,
     HeadTable,
     KVPolicy,
+    KVStorage,
     RandomPrune,
     ReversePrune,
     SinkWindow,
@@ -78,7 +79,7 @@ QUICK = "full", "sink_window", "decoprune", "random"
 READING = {"directed": DirectedForcing(head_table=TABLE), "directed_uniform": DirectedForcing(), "directed_attention": DirectedForcing(1., head_table=TABLE),
            "directed_diversity": DirectedForcing(0., head_table=TABLE)}
 POLICIES = {**{name: KVPolicy(retention) for name, retention in PRUNING.items()}, "full_reindexed": KVPolicy(DeCoPrune(gamma=-1.0)),
-            **{name: KVPolicy(FullKV(), selection) for name, selection in READING.items()}, **cmbench.SCHEDULES}
+            **{name: KVPolicy(FullKV(), selection) for name, selection in READING.items()}, **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")}, **cmbench.SCHEDULES}
 
 
 class Job(NamedTuple):

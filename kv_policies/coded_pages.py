@@ -1,0 +1,179 @@
+"""A bank's rows in fewer bits: keys and values in groups that share a scale and a zero point (KIVI, arXiv 2402.02750)."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .coded import Coded, Format
+from .pages import Pages
+from .rope import turn
+
+GROUP = 32                       # tokens whose keys share a scale in each channel; only whole groups are coded
+AT_ONCE = 8192                   # rows that are written or read together: in fp32 they take several times the room
+
+
+class Buffer:
+    """Where a layer's rows are put together to be read: one for all layers of a bank."""
+
+    def __init__(self, numbers: int, dtype: torch.dtype, device: torch.device):
+        self.k, self.v = (torch.empty(numbers, dtype=dtype, device=device) for _ in range(2))
+
+    def grow(self, numbers: int):
+        if numbers > len(self.k):
+            self.k, self.v = (side.new_empty(numbers) for side in (self.k, self.v))
+
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+
+class Room(NamedTuple):
+    """Rows in full precision: the first ones, the latest, what is left over of whole groups, and the chunk in work."""
+
+    sink: int
+    full: int
+    left_over: int
+    chunk: int
+
+
+class CodedPages(Pages):
+    """Rows `[0, sink)` and those from `sink + count` on are full, in slots before and behind `room.sink`; those between are coded.
+
+    Keys share scales by channel over groups of tokens, values over the channels of a token and head.
+    """
+
+    def __init__(self, form: Format, room: Room, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, buffer: Buffer,
+                 counts_buffer: bool):
+        super().__init__(sum(room), heads, head_dim, dtype, device)
+        self.room, self.buffer, self.counts_buffer = room, buffer, counts_buffer
+        self.keys = Coded(form, capacity, (-(-capacity // GROUP), heads, head_dim), (heads, head_dim), device)
+        self.values = Coded(form, capacity, (capacity, heads, 1), (heads, head_dim), device)
+        self.sink = self.count = 0
+        self.groups = torch.empty(0, dtype=torch.long)       # tokens of each group of keys
+        self.group_of = self.groups.to(device)               # of each coded row
+        self.held = self.k[:, :0]
+
+    def _slots(self, rows: slice) -> slice:
+        """Where full rows behind the coded ones lie."""
+        behind = self.room.sink - self.sink - self.count
+        return slice(rows.start + behind, rows.stop + behind)
+
+    def _decode_keys(self, rows: slice) -> Tensor:
+        """Coded rows, counted from the first coded one: fp32 `[n, H, D]`."""
+        return self.keys.read(rows, *(table[self.group_of[rows]] for table in (self.keys.scale, self.keys.zero)))
+
+    def _decode_values(self, rows: slice) -> Tensor:
+        return self.values.read(rows, self.values.scale[rows], self.values.zero[rows])
+
+    def write(self, rows: slice, k: Tensor, v: Tensor):
+        super().write(self._slots(rows), k, v)
+
+    def read(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """Rows put together in the buffer, which the next read of any layer overwrites."""
+        count, (_, _, heads, head_dim) = rows.stop - rows.start, self.k.shape
+        out = tuple(side[:count * heads * head_dim].view(1, count, heads, head_dim) for side in (self.buffer.k, self.buffer.v))
+        end = self.sink + self.count
+        for first, last, slots in ((rows.start, min(rows.stop, self.sink), slice), (max(rows.start, end), rows.stop, lambda *part: self._slots(slice(*part)))):
+            if first < last:
+                for side, held in zip(out, super().read(slots(first, last))):
+                    side[:, first - rows.start:last - rows.start] = held
+        for first in range(max(rows.start, self.sink), min(rows.stop, end), AT_ONCE):
+            last = min(first + AT_ONCE, rows.stop, end)
+            for side, decode in zip(out, (self._decode_keys, self._decode_values)):
+                side[0, first - rows.start:last - rows.start] = decode(slice(first - self.sink, last - self.sink))
+        return out
+
+    def settle(self, sink: int, settled: int, length: int):
+        """Rows before `settled` of `length` are no longer among the latest: those before `sink` stay full, the others are written in codes."""
+        done = self.sink + self.count
+        if settled <= done:
+            return
+        latest = self._slots(slice(done, length))
+        k, v = (side[0, latest].clone() for side in (self.k, self.v))
+        first = max(0, sink - self.sink) if not self.count else 0
+        for side, rows in ((self.k, k), (self.v, v)):
+            side[0, self.sink:self.sink + first] = rows[:first]
+            side[0, self.room.sink:self.room.sink + length - settled] = rows[settled - done:]
+        self.sink += first
+        self._append(k[first:settled - done].float(), v[first:settled - done].float())
+
+    def _append(self, k: Tensor, v: Tensor):
+        if not len(k):
+            return
+        known, sizes = len(self.groups), torch.full((len(k) // GROUP,), GROUP)
+        if known + len(sizes) > len(self.keys.scale):        # groups that have lost tokens are not filled up again
+            self.keys.grow(len(self.keys.codes), known + len(sizes))
+        self._set_groups(torch.cat([self.groups, sizes]))
+        self._scale_keys(k, known, sizes)
+        low, high = v.amin(-1, keepdim=True), v.amax(-1, keepdim=True)
+        new = slice(self.count, self.count + len(v))
+        self.values.scale[new], self.values.zero[new] = high - low, low
+        self.values.write(self.count, v, self.values.scale[new], self.values.zero[new])
+        self.count += len(v)
+
+    def _scale_keys(self, k: Tensor, group: int, sizes: Tensor):
+        """Write keys fp32 `[n, H, D]` of the groups from `group` on, behind the rows of the groups before."""
+        on_device = sizes.to(k.device)
+        low, high = (torch.segment_reduce(k, how, lengths=on_device, unsafe=True) for how in ("min", "max"))
+        new, first = slice(group, group + len(sizes)), int(self.groups[:group].sum())
+        self.keys.scale[new], self.keys.zero[new] = high - low, low
+        of_row = self.group_of[first:first + len(k)]
+        self.keys.write(first, k, self.keys.scale[of_row], self.keys.zero[of_row])
+
+    def _set_groups(self, groups: Tensor):
+        self.groups, self.group_of = groups, torch.arange(len(groups)).repeat_interleave(groups).to(self.k.device)
+
+    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
+        coded_from, full_from = cuts             # of `rows`, the first coded one and the first full one behind those
+        done = self.sink + self.count
+        sink = min(target.start, self.sink) + coded_from
+        kept = max(0, min(target.start, done) - self.sink)
+        full = max(0, target.start - done)
+        moved = rows[coded_from:full_from] - self.sink
+        latest = rows[full_from:] + self.room.sink - done
+        for side in (self.k, self.v):
+            side[:, sink - coded_from:sink] = side.index_select(1, rows[:coded_from])
+            side[:, self.room.sink + full:self.room.sink + full + len(latest)] = side.index_select(1, latest)
+        for table in (self.keys.codes, self.values.codes, self.values.scale, self.values.zero):
+            table[kept:kept + len(moved)] = table.index_select(0, moved)
+        self._keep_groups(torch.cat([torch.arange(kept), moved.cpu()]))
+        self.sink, self.count = sink, kept + len(moved)
+
+    def _keep_groups(self, rows: Tensor):
+        """Drop groups of which no token is left; `rows` of the coded ones stay."""
+        sizes = torch.bincount(torch.arange(len(self.groups)).repeat_interleave(self.groups)[rows], minlength=len(self.groups))
+        left = sizes.nonzero()[:, 0]
+        for table in (self.keys.scale, self.keys.zero):
+            table[:len(left)] = table.index_select(0, left.to(table.device))
+        self._set_groups(sizes[left])
+
+    def turn(self, rows: slice, cos: Tensor, sin: Tensor):
+        """Full keys as ever; coded ones are read, turned and written anew in their groups."""
+        done = self.sink + self.count
+        for first, last, slots in ((rows.start, min(rows.stop, self.sink), slice), (max(rows.start, done), rows.stop, lambda *part: self._slots(slice(*part)))):
+            if first < last:
+                part, place = slice(first - rows.start, last - rows.start), slots(first, last)
+                source = self.held[:, first:last] if rows.stop <= self.held.shape[1] else self.k[:, place]
+                self.k[:, place] = turn(source, cos[part], sin[part])
+        if self.count and rows.start < done and rows.stop > self.sink:
+            if rows.stop < done or rows.start > self.sink:
+                raise RuntimeError("A KV policy turned some of the keys that are held in fewer bits; only all of them can be turned.")
+            ends = self.groups.cumsum(0).tolist()
+            for group in range(0, len(ends), AT_ONCE // GROUP):
+                some = self.groups[group:group + AT_ONCE // GROUP]
+                coded = slice(ends[group] - int(some[0]), ends[group + len(some) - 1])
+                part = slice(coded.start + self.sink - rows.start, coded.stop + self.sink - rows.start)
+                self._scale_keys(turn(self._decode_keys(coded)[None], cos[part], sin[part])[0], group, some)
+
+    def hold(self, count: int):
+        self.held = self.read(slice(0, count))[0].clone()
+
+    def grow(self, capacity: int, length: int):
+        _, _, heads, head_dim = self.k.shape
+        self.keys.grow(capacity, max(len(self.keys.scale), -(-capacity // GROUP)))
+        self.values.grow(capacity, capacity)
+        self.buffer.grow(capacity * heads * head_dim)
+
+    def nbytes(self) -> int:
+        return super().nbytes() + self.keys.nbytes() + self.values.nbytes() + (self.buffer.nbytes() if self.counts_buffer else 0)
