@@ -167,8 +167,10 @@ class Bank:
             self._grow(len(frame))
         for name, values in (("frame", frame), ("cell", cell), ("position", position)):
             getattr(self, name)[:len(frame)] = values
-        for pages, saved in zip(self.pages, list_of(state, "layers", len(self.pages))):
-            pages.restore(saved, len(frame), len(held))
+        parts = {pages.restore(saved, len(frame), len(held)) for pages, saved in zip(self.pages, list_of(state, "layers", len(self.pages)))}
+        if len(parts) > 1:
+            raise damaged("its layers do not hold the same tokens in fewer bits")
+        (self.sink_rows, self.coded_rows), = parts
         self._held_position, self.length, self.committed = held.clone(), len(frame), len(frame)
 
     def free(self):

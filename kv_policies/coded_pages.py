@@ -9,6 +9,7 @@ from torch import Tensor
 from .coded import Coded, Format
 from .pages import Pages
 from .rope import turn
+from .state import State, damaged, tensor_of
 
 GROUP = 32                       # tokens whose keys share a scale in each channel; only whole groups are coded
 AT_ONCE = 8192                   # rows that are written or read together: in fp32 they take several times the room
@@ -174,6 +175,34 @@ class CodedPages(Pages):
         self.keys.grow(capacity, max(len(self.keys.scale), -(-capacity // GROUP)))
         self.values.grow(capacity, capacity)
         self.buffer.grow(capacity * heads * head_dim)
+
+    def state(self, length: int) -> State:
+        done = self.sink + self.count
+        latest = self._slots(slice(done, length))
+        full = {name: torch.cat([side[:, :self.sink], side[:, latest]], 1).cpu() for name, side in (("k", self.k), ("v", self.v))}
+        coded = {f"{name} {part}": getattr(rows, part)[:count].to("cpu", copy=True)
+                 for name, rows, scales in (("key", self.keys, len(self.groups)), ("value", self.values, self.count))
+                 for part, count in (("codes", self.count), ("scale", scales), ("zero", scales))}
+        return {**full, **coded, "held": self.held.to("cpu", copy=True), "groups": self.groups.clone(), "sink": torch.tensor([self.sink])}
+
+    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
+        groups, sink = tensor_of(state, "groups", torch.long, None), int(tensor_of(state, "sink", torch.long, 1))
+        count, (_, room, *shape) = int(groups.sum()), self.k.shape
+        latest = length - sink - count
+        if not (0 <= sink <= self.room.sink and 0 <= latest <= room - self.room.sink and ((groups > 0) & (groups <= GROUP)).all()):
+            raise damaged(f"{sink} rows in full, {count} in fewer bits and {latest} of the latest do not fit this storage")
+        self.keys.grow(len(self.keys.codes), max(len(self.keys.scale), len(groups)))
+        for name, side in (("k", self.k), ("v", self.v)):
+            full = tensor_of(state, name, side.dtype, 1, sink + latest, *shape)
+            side[:, :sink], side[:, self.room.sink:self.room.sink + latest] = full[:, :sink], full[:, sink:]
+        for name, rows, scales in (("key", self.keys, len(groups)), ("value", self.values, count)):
+            for part, size in (("codes", count), ("scale", scales), ("zero", scales)):
+                table = getattr(rows, part)
+                table[:size] = tensor_of(state, f"{name} {part}", table.dtype, size, *table.shape[1:])
+        self.held = tensor_of(state, "held", self.k.dtype, 1, held, *shape).to(self.k.device, copy=True)
+        self.sink, self.count = sink, count
+        self._set_groups(groups.clone())
+        return sink, count
 
     def nbytes(self) -> int:
         return super().nbytes() + self.keys.nbytes() + self.values.nbytes() + (self.buffer.nbytes() if self.counts_buffer else 0)

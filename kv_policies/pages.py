@@ -49,11 +49,12 @@ class Pages:
         """The first rows as they lie here, copied to the CPU."""
         return {name: rows.to("cpu", copy=True) for name, rows in (("k", self.k[:, :length]), ("v", self.v[:, :length]), ("held", self.held))}
 
-    def restore(self, state: State, length: int, held: int):
-        """Take over such rows; KVMemoryError where they are none of these pages'."""
+    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
+        """Take over such rows; KVMemoryError where they are none of these pages'. Returns how many are a full sink, and how many are coded."""
         for name, buffer in (("k", self.k), ("v", self.v)):
             buffer[:, :length] = tensor_of(state, name, buffer.dtype, 1, length, *buffer.shape[2:])
         self.held = tensor_of(state, "held", self.k.dtype, 1, held, *self.k.shape[2:]).to(self.k.device, copy=True)
+        return 0, 0
 
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + self.held.nbytes
