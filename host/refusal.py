@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..kv_policies import CleanPass, DeCoPrune, ReadAll, SinkWindow
+from ..kv_policies import CleanPass, DeCoPrune, KVStorage, ReadAll, SinkWindow, Storage
 from ..rollout.estimate import Setup, fits, longest, most_that
 from .backbone import read_geometry, require_wan
 from .memory import LONGEST, Outlook, activation_bytes, size
@@ -29,6 +29,9 @@ def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> I
     setup, budget = outlook.setup, outlook.total - outlook.activations
     if setup.streams > 1 and fits(replace(setup, streams=1), budget):
         yield "one prompt stream: cfg 1 and one positive prompt"
+    coded = replace(setup, policy=replace(setup.policy, storage=KVStorage("int8")))
+    if type(setup.policy.storage) is Storage and _works(coded, budget):
+        yield "KV Storage with dtype int8"
     if _takes_retention(setup):
         pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
         if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, budget):

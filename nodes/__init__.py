@@ -11,11 +11,12 @@ from .prompts import PromptAtFrame, PromptTimeline
 from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
 from .schedules import PolicyContextRecompute, PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing
 from .stats import KVMemoryMap, KVMemoryStats
+from .storage import KVStorageNode
 
 
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
-                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, DemoWorld, DemoCamera,
+                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, KVStorageNode, DemoWorld, DemoCamera,
                 PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory]

@@ -12,9 +12,9 @@ if not os.environ.get("COMFYUI_PATH"):
 import comfy.model_management  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import memory  # noqa: E402
-from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, KVStorage, SinkWindow  # noqa: E402
 
-POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(schedule=FlashForward(anchor_stride=4)),
+POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(storage=KVStorage("int4", 1, 1)), KVPolicy(schedule=FlashForward(anchor_stride=4)),
             KVPolicy(schedule=Hierarchical(6))]
 
 
@@ -55,6 +55,8 @@ def follow(change: str, noise, cfg):
     policy = KVPolicy()
     if match := re.search(r"DeCoPrune in mode target_keep with target_keep ([\d.]+)", change):
         policy = KVPolicy(DeCoPrune(mode="target_keep", target_keep=float(match[1])))
+    elif match := re.search(r"KV Storage with dtype (\w+)", change):
+        policy = KVPolicy(storage=KVStorage(match[1]))
     elif match := re.search(r"window_frames (\d+) and sink_frames (\d+)", change):
         policy = KVPolicy(SinkWindow(int(match[2]), int(match[1])))
     elif match := re.search(r"a latent of (\d+) frames", change):
