@@ -1,5 +1,5 @@
 import { api } from "../../../scripts/api.js";
-import { nodeOf, panel, style } from "./panel.js";
+import { nodeOf, panel } from "./panel.js";
 import { onResult } from "./results.js";
 import { say } from "./words.js";
 
@@ -8,7 +8,8 @@ import { say } from "./words.js";
 const CHARTED = ["KeepsakeKVMemoryStats", "KeepsakeARVideoSampler", "SamplerCustomAdvanced"];
 const HEIGHT = 168;
 
-style(`
+// In the frontend's own colours, so that it follows the theme.
+const STYLE = `
   .keepsake-chart { position: relative; display: flex; flex-direction: column; gap: 4px; padding: 6px 8px; box-sizing: border-box; overflow: hidden;
     border-radius: 4px; background: var(--comfy-input-bg); color: var(--input-text); font: 11px/1.3 var(--font-inter, sans-serif); }
   .keepsake-chart p { display: flex; justify-content: space-between; margin: 0 0 1px; white-space: nowrap; }
@@ -20,11 +21,14 @@ style(`
   .keepsake-chart .limit { fill: none; stroke: var(--input-text); stroke-dasharray: 3 3; opacity: .6; vector-effect: non-scaling-stroke; }
   .keepsake-chart .ground { stroke: var(--border-color); vector-effect: non-scaling-stroke; }
   .keepsake-chart .chosen { fill: var(--input-text); opacity: .18; }
-`);
+`;
 
 const live = (row) => row.bank_bytes.reduce((sum, bytes) => sum + bytes, 0);
 const kept = (row) => (row.full_tokens ? row.kept_tokens / row.full_tokens : 1);
-const mib = (bytes) => (bytes / 2 ** 20).toLocaleString(undefined, { maximumFractionDigits: bytes < 2 ** 27 ? 1 : 0 });
+const mib = (bytes) => {
+  const digits = bytes < 2 ** 27 ? 1 : 0;
+  return (bytes / 2 ** 20).toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+};
 
 // Of each plot: its bars, what they may reach, the line above them, and its words for one chunk.
 const PLOTS = [
@@ -61,7 +65,7 @@ function draw(box) {
 
 function show(node, take) {
   if (!take.chunks.length) return;
-  const box = panel(node, "chart", HEIGHT);
+  const box = panel(node, "chart", HEIGHT, STYLE);
   box.take = take;
   box.onpointermove ??= (event) => {
     const { left, width } = box.firstChild.lastChild.getBoundingClientRect();

@@ -1,11 +1,12 @@
 import { api } from "../../../scripts/api.js";
-import { panel, style } from "./panel.js";
+import { panel } from "./panel.js";
 import { onResult } from "./results.js";
 import { say } from "./words.js";
 
 // What is still in memory of a take: point along its frames to see each one's picture, kept tokens lit.
 
-style(`
+// In the frontend's own colours, so that it follows the theme.
+const STYLE = `
   .keepsake-memory_map { display: flex; flex-direction: column; gap: 4px; padding: 6px 8px; box-sizing: border-box; overflow: hidden;
     border-radius: 4px; background: var(--comfy-input-bg); color: var(--input-text); font: 11px/1.3 var(--font-inter, sans-serif); cursor: ew-resize; }
   .keepsake-memory_map p { display: flex; justify-content: space-between; margin: 0; white-space: nowrap; }
@@ -14,7 +15,7 @@ style(`
   .keepsake-memory_map .kept { fill: var(--p-primary-color, #4c9be8); }
   .keepsake-memory_map .gone { fill: var(--descrip-text); opacity: .25; }
   .keepsake-memory_map .at { fill: none; stroke: var(--input-text); vector-effect: non-scaling-stroke; }
-`);
+`;
 
 function build(box, map) {
   const { kept_by_frame: kept, sheet, columns, rows, aspect } = map;
@@ -41,7 +42,7 @@ function scrub(box, { frames, columns, rows, kept_by_frame: kept }, frame) {
 
 onResult((name) => name === "KeepsakeKVMemoryMap", (node, { memory_map }) => {
   if (!memory_map) return;
-  const box = panel(node, "memory_map", 240);
+  const box = panel(node, "memory_map", 240, STYLE);
   const [map] = memory_map;
   const last = map.kept_by_frame.length - 1;
   build(box, map);

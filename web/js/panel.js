@@ -15,14 +15,15 @@ export function nodeOf(id) {
   return node;
 }
 
-/** The element of a node's DOM widget `name`, made at its first use. It goes with the node, and is never saved with the workflow. */
-export function panel(node, name, height) {
+/** The box of a node's DOM widget `name`, made at its first use, its style beside it. It goes with the node, and is never saved with the workflow. */
+export function panel(node, name, height, css) {
   const there = node.widgets?.find((widget) => widget.name === name);
-  if (there) return there.element;
-  const box = document.createElement("div");
-  box.className = `keepsake-${name}`;
+  if (there) return there.element.lastChild;
+  const element = document.createElement("div");
+  element.innerHTML = `<style>${css}</style><div class="keepsake-${name}"></div>`;
+  const box = element.lastChild;
   box.style.minHeight = box.style.maxHeight = `${height}px`;       // for the Vue renderer, which lays DOM widgets out by their style
-  const widget = node.addDOMWidget(name, `keepsake_${name}`, box, { serialize: false, getMinHeight: () => height, getMaxHeight: () => height });
+  const widget = node.addDOMWidget(name, `keepsake_${name}`, element, { serialize: false, getMinHeight: () => height, getMaxHeight: () => height });
   widget.serialize = false;
   node.widgets.sort((a, b) => ORDER.indexOf(a.name) - ORDER.indexOf(b.name));     // a node's own widgets are no part of it and stay in front
   const needed = node.computeSize();
@@ -33,11 +34,4 @@ export function panel(node, name, height) {
 export function removePanel(node, name) {
   const widget = node.widgets?.find((widget) => widget.name === name);
   if (widget) node.removeWidget(widget);
-}
-
-/** Styles in the frontend's own colours, so that they follow its theme. */
-export function style(css) {
-  const sheet = document.createElement("style");
-  sheet.textContent = css;
-  document.head.append(sheet);
 }
