@@ -3,7 +3,7 @@ import logging
 
 from comfy_execution.utils import get_executing_context
 
-from ..rollout.stats import Trace
+from ..rollout.trace import Trace
 
 EVENT = "keepsake.chunk"
 TOLD = ("start_frame", "frames", "given", "kept_tokens", "full_tokens", "bank_bytes", "allocated_bytes", "seconds")

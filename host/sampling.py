@@ -12,7 +12,8 @@ from ..kv_policies import Chunk, KVPolicy
 from ..rollout.loop import Rollout, run
 from ..rollout.memory_file import KVMemory
 from ..rollout.session import Session
-from ..rollout.stats import KVStats, Trace
+from ..rollout.stats import KVStats
+from ..rollout.trace import Trace
 from .conditioning import conditioning_of_item
 from .devices import guiders_of_lanes, workers_of_lanes
 from .first_chunk import refine_first_chunk

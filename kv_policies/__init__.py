@@ -1,24 +1,5 @@
 """What to keep of the past: KV cache, token index, RoPE moves, and one file per method. Needs torch and nothing else."""
-from .base import (
-    HISTORY,
-    SWITCHES,
-    Attention,
-    BankPlan,
-    Chunk,
-    Forward,
-    Geometry,
-    KVPolicy,
-    Probe,
-    ReadAll,
-    Retention,
-    RetentionRun,
-    Schedule,
-    Selection,
-    SelectionRun,
-    Storage,
-    Switch,
-    Take,
-)
+from .base import Attention, BankPlan, KVPolicy, Probe, ReadAll, Retention, RetentionRun, Schedule, Selection, SelectionRun, Storage
 from .cache import Bank, KVCache
 from .clean_pass import CleanPass
 from .context_recompute import ContextRecompute
@@ -37,5 +18,6 @@ from .scores import ScoreHistogram
 from .sink_window import SinkWindow
 from .state import KVMemoryError, State
 from .storage import KVStorage
+from .take import HISTORY, SWITCHES, Chunk, Forward, Geometry, Switch, Take
 
 RETENTIONS = (FullKV, SinkWindow, DeCoPrune, DeCoPruneHS, RandomPrune, ReversePrune, TempDiffPrune)      # what tests iterate over

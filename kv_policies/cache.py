@@ -2,9 +2,10 @@
 import torch
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, Storage
+from .base import BankPlan, Storage
 from .rope import turn_in_time
 from .state import State, damaged, list_of, tensor_of
+from .take import Chunk, Geometry
 
 
 class Bank:

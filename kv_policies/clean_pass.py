@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import SWITCHES, Chunk, Schedule
+from .base import Schedule
+from .take import SWITCHES, Chunk
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import SWITCHES, BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
+from .base import BankPlan, KVPolicy, Retention, Schedule
+from .take import SWITCHES, Chunk, Geometry, Take
 
 CONTEXT = "context"
 

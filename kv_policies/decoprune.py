@@ -6,11 +6,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, Probe, Retention, RetentionRun, Take
+from .base import BankPlan, Probe, Retention, RetentionRun
 from .cache import KVCache
 from .rope import virtual_frames
 from .scores import SCORES, ScoreHistogram, keep_some_of_each_block, token_scores
 from .state import State, count_of, counts_of, part_of, tensor_of
+from .take import Chunk, Geometry, Take
 
 MODES = ("threshold", "target_keep")
 REINDEX = ("auto", "off", "periodic")

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Attention, Chunk, Geometry, Retention, Selection, SelectionRun, Take
+from .base import Attention, Retention, Selection, SelectionRun
 from .cache import Bank
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
 from .state import State, count_of, part_of
+from .take import Chunk, Geometry, Take
 
 ANCHOR_FRAMES = 3                # first latent frames, of which one is always read
 PUBLISHED_WINDOW = 21            # latent frames: where the paper begins to select

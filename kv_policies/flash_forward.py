@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
+from .base import BankPlan, KVPolicy, Retention, Schedule
 from .flash_forward_layout import ANCHORS, Layout, Work, stage
+from .take import Chunk, Geometry, Take
 
 
 @dataclass(frozen=True)

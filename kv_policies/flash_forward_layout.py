@@ -3,7 +3,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from .base import Chunk
+from .take import Chunk
 
 ANCHORS = "anchors"
 

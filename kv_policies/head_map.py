@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from .base import Geometry
+from .take import Geometry
 
 
 @dataclass(frozen=True)

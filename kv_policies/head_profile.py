@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Chunk, Geometry, RetentionRun, Take
+from .base import RetentionRun
 from .cache import Bank
 from .full import FullKV
 from .head_map import HeadMap
+from .take import Chunk, Geometry, Take
 
 STATIC_SHARE = .8
 SINK_FRAMES = RECENT_FRAMES = 4

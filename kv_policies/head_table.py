@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from .base import Geometry
+from .take import Geometry
 
 MEASURES = ("dm_loss", "x0_drift")       # what a score is, for the reader of a table
 

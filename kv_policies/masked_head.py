@@ -3,8 +3,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .base import Attention, Chunk, Geometry, Retention, Selection, SelectionRun, Take
+from .base import Attention, Retention, Selection, SelectionRun
 from .cache import Bank
+from .take import Chunk, Geometry, Take
 
 
 @dataclass(frozen=True)

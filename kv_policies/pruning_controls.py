@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from .base import Chunk, Geometry, Retention, RetentionRun, Take
+from .base import Retention, RetentionRun
 from .cache import KVCache
 from .decoprune import DeCoPrune, DeCoPruneRun, highest
+from .take import Chunk, Geometry, Take
 
 
 @dataclass(frozen=True)

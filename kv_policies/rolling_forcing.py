@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BankPlan, Chunk, Geometry, KVPolicy, Retention, Schedule, Take
+from .base import BankPlan, KVPolicy, Retention, Schedule
+from .take import Chunk, Geometry, Take
 
 SINK, FINISHED, IN_FLIGHT = "sink", "finished", "in flight"
 

@@ -3,9 +3,10 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import BankPlan, Chunk, Geometry, Retention, RetentionRun, Take
+from .base import BankPlan, Retention, RetentionRun
 from .cache import KVCache
 from .state import State, counts_of
+from .take import Chunk, Geometry, Take
 
 SINK_ROPE = ("absolute", "shifted")
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import HISTORY, Geometry, KVPolicy, Storage, Take
+from .base import KVPolicy, Storage
 from .cache import Bank
 from .coded import FORMATS, SCALES
 from .coded_pages import GROUP, Buffer, CodedPages, Room
 from .pages import Pages
+from .take import HISTORY, Geometry, Take
 
 DTYPES = ("model", *FORMATS)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..kv_policies import Bank, Chunk, Forward, Geometry, KVPolicy, Pages, Storage, Take
 from .loop import Model, Rollout, plan_chunks, run
 from .session import Session
-from .stats import ChunkRow, Trace
+from .stats import ChunkRow
+from .trace import Trace
 
 FORGOTTEN, KEPT = 1.0, float("nan")      # what all latents are: every prediction was right, or no score is a number and keeps its token
 

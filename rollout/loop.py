@@ -11,7 +11,7 @@ from ..kv_policies import HISTORY, Chunk, Forward, State
 from .memory_file import KVMemory
 from .recache import planned_reruns, recache
 from .session import Session
-from .stats import Trace
+from .trace import Trace
 from .walk import Worker, walk
 
 

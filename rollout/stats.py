@@ -1,18 +1,11 @@
 """What a take's memory held and cost: one row per chunk while it runs, one frozen value afterwards."""
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from threading import Lock
-from time import perf_counter
 
-import torch
 from torch import Tensor
 
-from ..kv_policies import Bank, Chunk, Forward, Geometry
-from .session import Session
-from .stream import Stream
+from ..kv_policies import Geometry
 from .timeline import pixel_frames
 
 
@@ -124,102 +117,3 @@ def _shares_above(scores: dict) -> str:
 
 def _mib(size: int) -> str:
     return f"{size / 2 ** 20:,.1f} MiB"
-
-
-class Trace:
-    """Filled by the loop; lives as long as one sampling call."""
-
-    def __init__(self):
-        self.rows: list[ChunkRow] = []
-        self.peak_cache_bytes = 0
-        self.streams = 0
-        self.item = 0
-        self.notes: list[str] = []
-        self.scores: dict | None = None
-        self.memory_maps: list[Tensor] = []
-        self.bank_names: tuple[str, ...] = ()
-        self._lock = Lock()              # forwards may run in several threads
-        self._phases: dict[tuple[int, str], float] = defaultdict(float)     # by chunk and name
-        self._memory: dict[int, dict] = {}                                  # by chunk
-
-    def note(self, text: str):
-        if text not in self.notes:       # the batch's items tell the same
-            self.notes.append(text)
-
-    @contextmanager
-    def phase(self, name: str, chunk: Chunk) -> Iterator[None]:
-        began = perf_counter()
-        yield
-        with self._lock:
-            self._phases[chunk.index, name] += perf_counter() - began
-
-    def measure(self, session: Session, forward: Forward):
-        """Read the memories as the chunk in work sees them."""
-        with session.lock, self._lock:
-            g, streams = session.geometry, list(session.streams.values())
-            banks = [_banks(stream, session.policy.schedule.lane) for stream in streams]
-            tokens = {name: sum(bank.committed for bank in group) for name, group in (banks[0].items() if banks else ())}
-            live = [sum(bank.live_bytes(bank.committed) for of_stream in banks for bank in of_stream[name]) for name in tokens]
-            allocated = sum(stream.nbytes() for stream in streams)
-            self.bank_names = self.bank_names or tuple(tokens)
-            self.peak_cache_bytes, self.streams = max(self.peak_cache_bytes, allocated), max(self.streams, len(streams))
-            self._memory[forward.chunk.index] = dict(
-                kept_tokens=sum(_history_tokens(stream, forward) for stream in streams),
-                full_tokens=(forward.chunk.start_frame - forward.chunk.shot) * g.tokens_per_frame * g.layers * g.heads * len(streams),
-                bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated)
-
-    def conclude(self, session: Session):
-        """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
-        streams = list(session.streams.values())
-        for text in (*streams[0].retention.notes, *streams[0].selection.notes):
-            self.note(text)
-        if streams[0].retention.histogram is not None:
-            told = streams[0].retention.histogram.to_dict()
-            before = self.scores["counts"] if self.scores else [0] * len(told["counts"])
-            self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
-        g = session.geometry
-        kept = torch.zeros(session.take.total_frames * g.tokens_per_frame)
-        for bank in (bank for cache in streams[0].caches.values() for bank in cache.banks):
-            kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
-        kept = kept.clamp(max=1).view(-1, *g.grid)
-        last = self.rows[-1]
-        kept[last.start_frame:] = 1                  # the last chunk reads itself
-        self.memory_maps.append(kept[:last.start_frame + last.frames])
-        banks = max(len(row.bank_tokens) for row in self.rows)       # chunks that were given before the first forward know of none
-        self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
-                             bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes))) for row in self.rows]
-
-    def finish(self, chunk: Chunk):
-        phases: dict[str, float] = defaultdict(float)
-        with self._lock:
-            for index, name in list(self._phases):
-                if index == chunk.index or index < 0:        # anchors have negative numbers
-                    phases[name] += self._phases.pop((index, name))
-            memory = self._memory.pop(chunk.index, None) or dict(kept_tokens=0, full_tokens=0, bank_tokens=(0,), bank_bytes=(0,), allocated_bytes=0)
-        self.rows.append(ChunkRow(self.item, chunk.index, chunk.start_frame, chunk.frames, chunk.given, **memory,
-                                  seconds=sum(phases.values()), seconds_by_phase=dict(phases)))
-
-
-def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
-    """A stream's banks by their names: that of the lane, with a number where a memory has several."""
-    named: dict[str, list[Bank]] = defaultdict(list)
-    for memory, cache in stream.caches.items():
-        for number, bank in enumerate(cache.banks, 1):
-            named[f"{lane(memory)} {number}" if len(cache.banks) > 1 else lane(memory)].append(bank)
-    return named
-
-
-def _history_tokens(stream: Stream, forward: Forward) -> int:
-    """History that a forward can read, over layers and heads; a token that lies in two memories counts once, and one of a later frame not at all."""
-    cache = stream.caches[forward.memory]
-    if not forward.reads:
-        return cache.history_tokens()
-    parts = [(cache.banks[0], slice(0, cache.banks[0].committed))]
-    parts += [(bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
-    names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts])
-    names = names[names < forward.chunk.start_frame * cache.geometry.tokens_per_frame]
-    if not len(names):
-        return 0
-    named = torch.zeros(int(names.max() - names.min()) + 1, dtype=torch.bool)      # names lie close together: quicker than sorting them
-    named[names - names.min()] = True
-    return int(named.sum()) * cache.geometry.layers * cache.geometry.heads

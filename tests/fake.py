@@ -6,8 +6,8 @@ from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, plan_piece, run
 from keepsake.rollout.session import Session
-from keepsake.rollout.stats import Trace
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
+from keepsake.rollout.trace import Trace
 from keepsake.rollout.walk import spread
 
 GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4

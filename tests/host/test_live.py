@@ -11,7 +11,7 @@ if not os.environ.get("COMFYUI_PATH"):
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from keepsake.host.live import tell_page  # noqa: E402
 from keepsake.kv_policies import Chunk  # noqa: E402
-from keepsake.rollout.stats import Trace  # noqa: E402
+from keepsake.rollout.trace import Trace  # noqa: E402
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, Take
 from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
 from keepsake.rollout.loop import Model, Rollout, plan_chunks, run
 from keepsake.rollout.session import Session
-from keepsake.rollout.stats import Trace
+from keepsake.rollout.trace import Trace
 
 from .. import fake
 

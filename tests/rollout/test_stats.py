@@ -3,7 +3,7 @@ import json
 
 import pytest
 from keepsake.kv_policies import CleanPass, DeCoPruneHS, FlashForward, HeadMap, Hierarchical, KVPolicy, SinkWindow
-from keepsake.rollout import stats as stats_module
+from keepsake.rollout import trace as trace_module
 from keepsake.rollout.stats import KVStats
 
 from .. import fake
@@ -63,7 +63,7 @@ def test_a_chunks_seconds_are_those_of_the_work_on_it(schedule, monkeypatch):
         return forward(self, *args)
 
     monkeypatch.setattr(fake.FakeTransformer, "__call__", tick)
-    monkeypatch.setattr(stats_module, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(trace_module, "perf_counter", lambda: clock[0])
     _, trace, transformer = fake.take(KVPolicy(schedule=schedule))
     assert [row.seconds_by_phase["denoise"] >= 3 for row in trace.rows] == [True] * 4
     assert [row.seconds for row in trace.rows] == [sum(row.seconds_by_phase.values()) for row in trace.rows]
