@@ -20,4 +20,12 @@ from .state import KVMemoryError, State
 from .storage import KVStorage
 from .take import HISTORY, SWITCHES, Chunk, Forward, Geometry, Switch, Take
 
-RETENTIONS = (FullKV, SinkWindow, DeCoPrune, DeCoPruneHS, RandomPrune, ReversePrune, TempDiffPrune)      # what tests iterate over
+RETENTIONS = (                   # what tests iterate over
+    FullKV,
+    SinkWindow,
+    DeCoPrune,
+    DeCoPruneHS,
+    RandomPrune,
+    ReversePrune,
+    TempDiffPrune,
+)
