@@ -32,6 +32,7 @@ def plot_stats(stats: KVStats) -> Tensor:
     rows = [row for row in stats.chunks if row.item == 0]
     frame = [row.start_frame for row in rows]
     figure = _figure(9, 8)
+    figure.suptitle(", ".join(f"{slot} {part['name']}" for slot, part in stats.policy.items()), fontsize="medium")
     (memory, tokens), (ratio, time), (kept, scores) = figure.subplots(3, 2)
 
     mib = 2 ** 20

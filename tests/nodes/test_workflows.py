@@ -62,3 +62,15 @@ def test_every_input_of_ours_exists(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workflow_has_a_thumbnail(name):
     assert (WORKFLOWS / f"{name}.jpg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("real_")])
+def test_a_workflow_for_a_checkpoint_says_where_its_files_are(name):
+    """ComfyUI offers to download what a node names under `properties.models`."""
+    note = next(node for node in load(name)["nodes"] if node["type"] == "MarkdownNote")["widgets_values"][0]
+    named = {value for node in load(name)["nodes"] for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pt"))}
+    models = [model for node in load(name)["nodes"] for model in node["properties"].get("models", ())]
+    assert {model["name"] for model in models} == named and len(named) > 2
+    for model in models:
+        assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith("/" + model["name"])
+        assert model["directory"] in ("diffusion_models", "loras", "text_encoders", "vae") and model["url"] in note
