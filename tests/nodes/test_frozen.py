@@ -1,4 +1,6 @@
-"""Workflows as users saved them: those of each release, copied into frozen/<version> when it was made, still mean what they meant."""
+"""Workflows as users saved them: those of each release, copied into frozen/<version> when it was made, still mean what they meant.
+
+A blueprint is such a workflow, too: users get a copy of it."""
 import json
 from pathlib import Path
 
@@ -7,13 +9,16 @@ import pytest
 from .test_schema import nodes
 
 FROZEN = sorted((Path(__file__).parent / "frozen").glob("*/*.json"))
+BLUEPRINTS = sorted((Path(__file__).parents[2] / "subgraphs").glob("*.json"))
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
 
 
-@pytest.mark.parametrize("path", FROZEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", [*FROZEN, *BLUEPRINTS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_released_workflow_loads(path):
     schemas = {node.define_schema().node_id: node.define_schema() for node in nodes()}
-    for saved in json.loads(path.read_text(encoding="utf-8"))["nodes"]:
+    workflow = json.loads(path.read_text(encoding="utf-8"))
+    inside = [node for subgraph in workflow.get("definitions", {}).get("subgraphs", ()) for node in subgraph["nodes"]]
+    for saved in [*workflow["nodes"], *inside]:
         if not saved["type"].startswith("Keepsake"):
             continue
         schema = schemas[saved["type"]]
