@@ -71,7 +71,7 @@ class Plan:
 
 
 def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, policy: KVPolicy | None, chunk_frames: int, prefix: Tensor | None,
-              control: Tensor | None, memory: KVMemory | None = None, stop_after: int = 0, keep_memory: bool = False,
+              control: Tensor | None, memory: KVMemory | None = None, stop_after: int = 0, keeps: str = "",
               noise_index: list[int] | None = None) -> Plan:
     """Check everything before any weight is moved. ValueError with a sentence.
 
@@ -109,7 +109,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     notes += role_notes(policy, models, assumed)
     prefix = given_latents(guider, shape, given_before(memory, prefix))
     given = 0 if prefix is None else prefix.shape[2]
-    check_pauses(policy, shape, given, memory, stop_after, keep_memory)
+    check_pauses(policy, shape, given, memory, stop_after, keeps)
     geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
     prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, memory.chunks if memory else ()), policy,
                                              assumed.temporal_compression)
@@ -122,7 +122,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     lanes = lanes_of(model, policy, chunks, take.steps)
     check_lanes(lanes, models, guider)
     names, about = {}, {}
-    if memory or keep_memory:
+    if memory or keeps:
         names = stream_names(guider, prompts)
         about = describe_take(guider, models, assumed.name, geometry, policy, take, shape, prompts, noise_index)
     if memory:

@@ -41,16 +41,19 @@ def describe_take(guider, models: dict, name: str, geometry: Geometry, policy: K
     return json.loads(json.dumps(told, default=repr))        # as it comes back from a file
 
 
-def check_pauses(policy: KVPolicy, shape: tuple[int, ...], given_frames: int, memory: KVMemory | None, stop_after: int, keep_memory: bool):
-    """Refuse what cannot be made in pieces, or not in these. `shape` is the latent's, [B, C, T, 2h, 2w]."""
-    if not (memory or stop_after or keep_memory):
+def check_pauses(policy: KVPolicy, shape: tuple[int, ...], given_frames: int, memory: KVMemory | None, stop_after: int, keeps: str):
+    """Refuse what cannot be made in pieces, or not in these.
+
+    `shape` is the latent's, [B, C, T, 2h, 2w]; `keeps` names the input that asks for a memory.
+    """
+    if not (memory or stop_after or keeps):
         return
-    asked = "kv_memory" if memory else "stop_after" if stop_after else "keep_memory"
+    asked = "kv_memory" if memory else "stop_after" if stop_after else keeps
     if not policy.schedule.pauses:
         raise ValueError(f"{type(policy.schedule).__name__} finishes no chunk before the last step of the whole take, so {asked} has nothing to work "
                          "on. Make the take in one run, or use another schedule.")
-    if (memory or keep_memory) and shape[0] > 1:
-        raise ValueError(f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a batch of 1, or turn {asked} off.")
+    if (memory or keeps) and shape[0] > 1:
+        raise ValueError(f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a batch of 1, or leave {asked} off.")
     made = memory.frames if memory else given_frames
     if made < shape[2] and stop_after and not made < stop_after <= shape[2]:
         raise ValueError(f"stop_after is {stop_after}, with {made} latent frames given or made before and a take of {shape[2]}. It counts from the "

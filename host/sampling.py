@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Chunk, KVPolicy
-from ..rollout.loop import Rollout, run
+from ..rollout.loop import Rollout, cut, run
 from ..rollout.memory_file import KVMemory
 from ..rollout.session import Session
 from ..rollout.stats import KVStats
@@ -22,6 +22,7 @@ from .model_calls import model_of_players
 from .peaks import Peaks
 from .planning import Plan, plan_take
 from .roles import Turns, guider_of_role
+from .stream import TakeFile
 
 
 def require_finite(chunk: Chunk, latents: Tensor):
@@ -41,21 +42,22 @@ class ARVideoSampler(comfy.samplers.Sampler):
     def __init__(self, policy: KVPolicy | None = None, chunk_frames: int = 0, prefix: Tensor | None = None,
                  control: Tensor | None = None, noise_index: list[int] | None = None, drop_given: bool = False,
                  on_stats: Callable[[KVStats], None] = log_stats, memory: KVMemory | None = None, stop_after: int = 0,
-                 on_memory: Callable[[KVMemory], None] | None = None):
+                 on_memory: Callable[[KVMemory], None] | None = None, files: TakeFile | None = None):
         """`policy` None and `chunk_frames` 0 take the model's profile. `prefix` [B, C, P, 2h, 2w] raw latents,
         `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise;
         with `drop_given` the output begins with the first new latent frame.
 
         The take goes on from `memory`, ends with the chunk that reaches latent frame `stop_after` (0: with the last), and leaves a memory for
-        `on_memory`.
+        `on_memory`; what is made goes into `files`.
         """
         self.policy, self.chunk_frames, self.prefix, self.control = policy, chunk_frames, prefix, control
         self.noise_index, self.drop_given, self.on_stats = noise_index, drop_given, on_stats
-        self.memory, self.stop_after, self.on_memory = memory, stop_after, on_memory
+        self.memory, self.stop_after, self.on_memory, self.files = memory, stop_after, on_memory, files
 
     def plan(self, guider, shape: tuple[int, ...], sigmas: Tensor, seed: int = 0) -> Plan:
+        keeps = "stream" if self.files else "keep_memory" if self.on_memory else ""
         return plan_take(guider, shape, sigmas, seed, policy=self.policy, chunk_frames=self.chunk_frames, prefix=self.prefix, control=self.control,
-                         memory=self.memory, stop_after=self.stop_after, keep_memory=self.on_memory is not None, noise_index=self.noise_index)
+                         memory=self.memory, stop_after=self.stop_after, keeps=keeps, noise_index=self.noise_index)
 
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
         """The host's sampler call; `model_wrap` is its guider, `noise` [B, C, T, 2h, 2w]. Returns latents of the frames made so far,
@@ -89,13 +91,16 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     model = refine_first_chunk(model, plan.chunks, sigmas, plan.first_sigmas.to(sigmas))
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
                                   workers_of_lanes(model_wrap, plan.lanes))
-                rollout.piece, rollout.keeps = plan.piece, self.on_memory is not None
+                rollout.pieces = cut(plan.piece, self.files.stream.save_every if self.files else 0)
+                rollout.keeps = self.on_memory is not None or self.files is not None
                 if self.memory:
                     rollout.resume(self.memory, plan.names)
                 for chunk, latents in run(rollout, session, trace, partial(self._keep, plan, rollout, output)):
                     require_finite(chunk, latents)
                     peaks.look()
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
+                    if self.files:
+                        self.files.add(inner.process_latent_out(latents.to(torch.float32)))
                     tell_page(trace, plan.take.total_frames)
         finally:
             turns.close()
@@ -105,14 +110,20 @@ class ARVideoSampler(comfy.samplers.Sampler):
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
         self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
                               plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
-                              trace.peak_cache_bytes, (*plan.notes, *trace.notes), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
+                              trace.peak_cache_bytes, (*plan.notes, *trace.notes, *([self.files.report()] if self.files else [])), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
                               trace.bank_names, peaks.told(), plan.take.given_frames))
         made = slice(plan.take.given_frames if self.drop_given else 0, plan.chunks[plan.piece.stop - 1].end_frame)
         return flow.inverse_noise_scaling(sigmas[-1], output[:, :, made])
 
     def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):
-        if self.on_memory:
-            self.on_memory(rollout.memory(plan.about, output, plan.prefix, plan.names))
+        """After a piece: make it safe; after the last one, also leave the memory."""
+        made = plan.chunks[rollout.piece.stop - 1].end_frame
+        if self.files:
+            self.files.save(rollout.memory(plan.about, output[:, :, self.files.saved:made], plan.prefix, plan.names))
+            if rollout.piece.stop == len(plan.chunks):
+                self.files.finish()
+        if self.on_memory and rollout.piece.stop == plan.piece.stop:
+            self.on_memory(rollout.memory(plan.about, output[:, :, :made], plan.prefix, plan.names))
 
 
 class Progress:

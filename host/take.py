@@ -14,6 +14,7 @@ from ..rollout.stats import KVStats
 from .patch import patch
 from .profiles import ARProfile, profile_of
 from .sampling import ARVideoSampler
+from .stream import StreamToFile
 
 EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")     # the host's; they mean nothing on a made take
 
@@ -21,11 +22,13 @@ EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")   
 def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: int, steps: int = 0, chunk_frames: int = 0,
                 policy: KVPolicy | None = None, prefix: dict | None = None, control: Tensor | None = None, sigmas: Tensor | None = None,
                 drop_given: bool = False, callback: Callable | None = None, memory: KVMemory | None = None, stop_after: int = 0,
-                on_memory: Callable[[KVMemory], None] | None = None) -> tuple[dict, KVStats]:
+                on_memory: Callable[[KVMemory], None] | None = None, stream: StreamToFile | None = None) -> tuple[dict, KVStats]:
     """Sample a take, or the part that `memory` and `stop_after` leave of it, see ARVideoSampler.
 
     `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's profile; `drop_given`: the returned latents
     are the new frames alone.
+
+    With `stream` the take goes into files while it is made, and on from them where that is asked for.
 
     `callback` is the host's; None: its own, with progress and previews.
     """
@@ -38,9 +41,14 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     if len(sigmas) < 2:
         raise ValueError(f"Sigmas hold {len(sigmas)} noise levels, which is no step at all. Connect at least two, or leave the input open.")
     samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS))
+    files = stream and stream.open(model)
+    if files and files.memory:
+        if memory:
+            raise ValueError("The stream goes on from its own files, and a kv_memory is connected as well. Disconnect it, or turn resume off.")
+        memory = files.memory
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
-                             drop_given, stats.append, memory, stop_after, on_memory)
+                             drop_given, stats.append, memory, stop_after, on_memory, files)
     guider = comfy.samplers.CFGGuider(model)
     guider.inner_set_conds({"positive": positive} if negative is None else {"positive": positive, "negative": negative})
     guider.set_cfg(cfg)

@@ -12,6 +12,7 @@ from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
 from .schedules import PolicyContextRecompute, PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing
 from .stats import KVMemoryMap, KVMemoryStats
 from .storage import KVStorageNode
+from .stream import StreamToFileNode
 
 
 class KeepsakeExtension(ComfyExtension):
@@ -19,4 +20,4 @@ class KeepsakeExtension(ComfyExtension):
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
                 CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, KVStorageNode, DemoWorld, DemoCamera,
-                PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory]
+                PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory, StreamToFileNode]

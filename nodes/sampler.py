@@ -4,7 +4,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..host.sampling import ARVideoSampler
 from ..host.take import sample_take
-from .sockets import CATEGORY, ControlSocket, KVMemorySocket, KVPolicySocket, KVStatsSocket
+from .sockets import CATEGORY, ControlSocket, KVMemorySocket, KVPolicySocket, KVStatsSocket, StreamSocket
 
 NO_MEMORY = ExecutionBlocker("The sampler kept no KV memory. Turn its keep_memory on.")
 
@@ -60,17 +60,19 @@ class ARVideoSamplerNode(io.ComfyNode):
                                  tooltip="Copy what the take needs to go on, for Save KV Memory or another sampler. It lies in main memory."),
                 KVMemorySocket.Input("kv_memory", optional=True,
                                      tooltip="Carry on from here, with the same model, policy, seed, steps and size; the prompt may change."),
+                StreamSocket.Input("stream", optional=True, tooltip="Write the take into a video file while it is made (AR Video Stream To File)."),
             ],
             outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats"),
                      KVMemorySocket.Output(display_name="kv_memory")])
 
     @classmethod
     def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
-                sigmas=None, drop_given=False, stop_after=0, keep_memory=False, kv_memory=None):
+                sigmas=None, drop_given=False, stop_after=0, keep_memory=False, kv_memory=None, stream=None):
         kept = []
         taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
                                    prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given, memory=kv_memory,
-                                   stop_after=stop_after, on_memory=kept.append if keep_memory else None)
+                                   stop_after=stop_after, on_memory=kept.append if keep_memory else None,
+                                   stream=stream)
         return io.NodeOutput(taken, stats, kept[0] if kept else NO_MEMORY, ui={"text": [*stats.notes, *(memory.report() for memory in kept)],
                                                                                "kv_stats": [stats.to_dict()]})
 

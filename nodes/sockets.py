@@ -5,6 +5,7 @@ CATEGORY = "Keepsake"
 KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
 KVMemorySocket = io.Custom("KEEPSAKE_KV_MEMORY")
 KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
+StreamSocket = io.Custom("KEEPSAKE_STREAM")
 ControlSocket = io.Custom("KEEPSAKE_CONTROL")
 HeadMapSocket = io.Custom("KEEPSAKE_HEAD_MAP")
 HeadTableSocket = io.Custom("KEEPSAKE_HEAD_TABLE")

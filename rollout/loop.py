@@ -33,6 +33,11 @@ def plan_piece(chunks: Sequence[Chunk], made: int, stop_after: int) -> range:
     return range(made, next((chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)))
 
 
+def cut(piece: range, chunks: int) -> list[range]:
+    """A piece in pieces of so many chunks; 0: one."""
+    return [piece[first:first + chunks] for first in range(0, len(piece), chunks)] if chunks else [piece]
+
+
 class FinishedChunk(NamedTuple):
     chunk: Chunk
     latents: Tensor                  # [1, C, F, 2h, 2w], normalised
@@ -62,7 +67,8 @@ class Rollout:
         self._session, self._trace, self._on_step, self._workers = session, trace, on_step, workers
         self._given_chunks = sum(chunk.given for chunk in chunks)
         self._reruns = planned_reruns(chunks, session.policy.retention.sink(session.geometry))
-        self.piece = range(len(chunks))          # numbers of the chunks to make now
+        self.pieces = [range(len(chunks))]       # numbers of the chunks to make, in pieces
+        self.piece = self.pieces[0]              # those to make now
         self.keeps = False                       # another piece or another run may go on from where this one ends
         self.carried: dict[str, Tensor] = {}     # latents that the schedule needs in the next piece, see `Schedule.carries`
 
@@ -132,12 +138,11 @@ class Rollout:
         self._hold_latents({chunk.index: latents[:, :, chunk.start_frame:chunk.end_frame] for chunk in memory.chunks})
 
     def memory(self, about: State, latents: Tensor, prefix: Tensor | None, names: dict[Hashable, str]) -> KVMemory:
-        """What this take, of which the piece is made, needs to go on; `latents` [1, C, T, 2h, 2w] are all so far, `about` see KVMemory."""
+        """What this take, of which the piece is made, needs to go on; `latents`, `about` and `prefix` as in KVMemory."""
         def copied(x: Tensor) -> Tensor:
             return x.to("cpu", copy=True)
 
-        made = tuple(self.chunks[:self.piece.stop])
-        return KVMemory(about, made, copied(latents[:, :, :made[-1].end_frame]), None if prefix is None else copied(prefix),
+        return KVMemory(about, tuple(self.chunks[:self.piece.stop]), copied(latents), None if prefix is None else copied(prefix),
                         self._session.state(names), {name: copied(x) for name, x in self.carried.items()})
 
     def is_read_later(self, chunk: Chunk) -> bool:
@@ -216,14 +221,16 @@ class Rollout:
             retention.after_probe(chunk, predicted)
 
 
-def run(rollout: Rollout, session: Session, trace: Trace, on_end: Callable[[], None] = lambda: None) -> Iterator[FinishedChunk]:
-    """Yield each chunk of the rollout's piece when it is finished; then `on_end` may save. Whatever ends the run, no tensor of it stays."""
+def run(rollout: Rollout, session: Session, trace: Trace, on_pause: Callable[[], None] = lambda: None) -> Iterator[FinishedChunk]:
+    """Yield each chunk when it is finished; after each of the rollout's pieces `on_pause` may save. Whatever ends the run, no tensor of it stays."""
     try:
-        with closing(session.policy.schedule.take(rollout)) as take:
-            for chunk, latents in take:
-                trace.finish(chunk)
-                yield FinishedChunk(chunk, latents)
+        for piece in rollout.pieces:
+            rollout.piece = piece
+            with closing(session.policy.schedule.take(rollout)) as take:
+                for chunk, latents in take:
+                    trace.finish(chunk)
+                    yield FinishedChunk(chunk, latents)
+            on_pause()
         trace.conclude(session)
-        on_end()
     finally:
         session.close()

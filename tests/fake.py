@@ -4,7 +4,7 @@ from threading import Thread
 import torch
 from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
-from keepsake.rollout.loop import Model, Rollout, plan_chunks, plan_piece, run
+from keepsake.rollout.loop import Model, Rollout, cut, plan_chunks, plan_piece, run
 from keepsake.rollout.session import Session
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 from keepsake.rollout.trace import Trace
@@ -76,9 +76,9 @@ def thread():
 
 
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3, memory=None, stop_after=0, on_memory=None):
+         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3, memory=None, stop_after=0, on_memory=None, every=0):
     """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
-    `starts`: of the prompts after the first; `memory` and its kin as in ARVideoSampler."""
+    `starts`: of the prompts after the first; `memory` and its kin as in ARVideoSampler, a memory `every` so many chunks."""
     given = 0 if prefix is None else prefix.shape[2]
     chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()), [[PromptStart(0), *starts]], 4)
     known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
@@ -98,7 +98,7 @@ def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.),
         memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
         rollout.resume(memory, names)
         pieces = [memory.latents]
-    rollout.piece, rollout.keeps = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), on_memory is not None
+    rollout.pieces, rollout.keeps = cut(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every), on_memory is not None
 
     def keep():
         if on_memory:

@@ -9,7 +9,7 @@ PLAIN = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses"
 MAY_IMPORT = {                       # room: (other rooms, packages)
     "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
     "rollout": ({"kv_policies"}, {"torch", "safetensors", "os", "shutil", "zlib"}),
-    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "matplotlib", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "server", "latent_preview", "folder_paths", "psutil", "hashlib", "logging", "node_helpers", "os"}),
+    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "av", "fractions", "io", "struct", "matplotlib", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "server", "latent_preview", "folder_paths", "psutil", "hashlib", "logging", "node_helpers", "os"}),
     "demo": ({"host"}, {"torch", "numpy", "comfy", "argparse", "os", "sys", "safetensors", "pack", "keepsake"}),      # train.py is a command
     "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "comfy_execution", "folder_paths", "torch"}),
 }

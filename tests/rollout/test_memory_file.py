@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, KVMemoryError, KVPolicy, RollingForcing, SinkWindow
-from keepsake.rollout import memory_file
+from keepsake.rollout import tree_file
 from keepsake.rollout.memory_file import load_memory, save_memory
 from mutate import mutations
 
@@ -34,7 +34,7 @@ def test_a_file_holds_what_was_saved(path):
     save_memory(memory, path)
     again, first, second = load_memory(path), {}, {}
     assert again.chunks == memory.chunks and again.nbytes == memory.nbytes
-    assert memory_file.pack(again.parts(), "", first) == memory_file.pack(memory.parts(), "", second)
+    assert tree_file.pack(again.parts(), "", first) == tree_file.pack(memory.parts(), "", second)
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -48,7 +48,7 @@ def test_a_fault_at_any_point_leaves_the_file_before(path, monkeypatch, at):
             Path(args[1]).write_bytes(before[:len(before) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((os, "replace") if at == "replace" else (memory_file, at)), fault)
+    monkeypatch.setattr(*((os, "replace") if at == "replace" else (tree_file, at)), fault)
     with pytest.raises(OSError, match="No space left"):
         save_memory(kept(stop_after=4), path)
     monkeypatch.undo()
@@ -83,9 +83,9 @@ sys.path[:0] = {[str(Path(__file__).parents[2] / "dev")]!r}
 from pack import load_pack
 load_pack()
 from pathlib import Path
-from keepsake.rollout import memory_file
+from keepsake.rollout import memory_file, tree_file
 memory = memory_file.load_memory(Path({str(path)!r}))
-memory_file._sync = lambda path: os._exit(9)
+tree_file._sync = lambda path: os._exit(9)
 memory_file.save_memory(memory, Path({str(path)!r}))
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
@@ -96,7 +96,7 @@ memory_file.save_memory(memory, Path({str(path)!r}))
 
 def test_a_full_disk_is_told_before_anything_is_written(path, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(memory_file.shutil, "disk_usage", lambda folder: usage(100, 90, 10))
+    monkeypatch.setattr(tree_file.shutil, "disk_usage", lambda folder: usage(100, 90, 10))
     with pytest.raises(ValueError, match="Make room, or use a policy that keeps less"):
         save_memory(kept(), path)
     assert not list(path.parent.iterdir())
@@ -118,7 +118,7 @@ def test_files_that_are_none_have_a_sentence_each(path):
     path.write_bytes(b"not a file of ours")
     with pytest.raises(KVMemoryError, match="cannot be read as a KV memory"):
         load_memory(path)
-    memory_file.save_file({"x": torch.zeros(2)}, path)
+    tree_file.save_file({"x": torch.zeros(2)}, path)
     with pytest.raises(KVMemoryError, match="is a safetensors file, but no KV memory"):
         load_memory(path)
     save_memory(kept(), path)

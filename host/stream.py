@@ -1,0 +1,109 @@
+"""A take that goes into files while it is made: its video, and what it needs to go on after a crash."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import folder_paths
+import torch
+from torch import Tensor
+
+from ..kv_policies import KVMemoryError
+from ..kv_policies.state import count_of, part_of
+from ..rollout.memory_file import KVMemory
+from ..rollout.tree_file import load_tree, save_tree
+from .memory_files import free_path
+from .stream_decode import StreamDecoder, require_causal
+from .video_file import append_pictures
+
+VIDEO, FOLDER, MEMORY = ".mp4", ".take", "memory.safetensors"
+
+
+@dataclass(frozen=True)
+class StreamToFile:
+    """Where a take goes while it is made. Parameters only."""
+
+    vae: object
+    filename_prefix: str
+    fps: float
+    save_every: int                  # chunks from one save to the next
+    resume: bool                     # go on with the latest take of this name
+
+    def __post_init__(self):
+        require_causal(self.vae)
+
+    def open(self, model) -> TakeFile:
+        """The files of a new take, or with `resume` of the latest one that was saved."""
+        channels = model.get_model_object("latent_format").latent_channels
+        if self.vae.latent_channels != channels:
+            raise ValueError(f"The stream's VAE decodes latents of {self.vae.latent_channels} channels, and this model's have {channels}. Connect its own VAE.")
+        path = free_path(self.filename_prefix, folder_paths.get_output_directory(), VIDEO)
+        stem, number = path.stem.rstrip("_").rsplit("_", 1)
+        latest = path.with_name(f"{stem}_{int(number) - 1:05}_{VIDEO}")
+        if self.resume and (latest.with_suffix(FOLDER) / MEMORY).exists():
+            path = latest
+        take = TakeFile(self, path, StreamDecoder(self.vae, model))
+        if path == latest:
+            take.restore()
+        return take
+
+
+class TakeFile:
+    """The files of one take in work.
+
+    Beside the video lies a folder: `memory.safetensors`, without the latents, replaced at each save; and for each save a file of the latents
+    that came since, with where the decoder and the video then stood. What the memory does not speak of is not there yet.
+    """
+
+    def __init__(self, stream: StreamToFile, video: Path, decoder: StreamDecoder):
+        self.stream, self.video, self.folder, self.decoder = stream, video, video.with_suffix(FOLDER), decoder
+        self.pictures = self.saved = 0           # pictures in the video; latent frames in the files
+        self.memory: KVMemory | None = None      # that the take goes on from
+
+    def restore(self):
+        """Take up where the last save was. KVMemoryError where the files do not belong together."""
+        parts = load_tree(self.folder / MEMORY)
+        frames, latents = sum(chunk[1] for chunk in part_of(parts, "chunks", list) if isinstance(chunk, list) and type(chunk[1]) is int), []
+        while self.saved < frames:
+            part = load_tree(self._part(self.saved))
+            latents.append(part_of(part, "latents", Tensor))
+            if latents[-1].ndim != 5 or not latents[-1].shape[2]:
+                break
+            self.saved += latents[-1].shape[2]
+        if self.saved != frames:
+            raise KVMemoryError(f"The files in {self.folder} do not belong together: {self.saved} latent frames beside a memory of {frames}. "
+                                "Turn resume off to begin a new take.")
+        self.memory = KVMemory.from_parts({**parts, "latents": torch.cat(latents, 2)})
+        self.decoder.restore(part_of(part, "decoder", dict))
+        self.pictures, size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
+        if not self.video.exists() or self.video.stat().st_size < size:
+            raise KVMemoryError(f"{self.video.name} is shorter than at its last save, so it cannot go on. Turn resume off to begin a new take.")
+        os.truncate(self.video, size)            # what came after the save is made again
+
+    def add(self, latents: Tensor):
+        """Decode raw latents of the next frames, `[1, C, F, 2h, 2w]`, into the video."""
+        self._append(self.decoder(latents))
+
+    def save(self, memory: KVMemory):
+        """Make what came so far safe; `memory` has the latents since the save before."""
+        self.folder.mkdir(exist_ok=True)
+        size = self.video.stat().st_size if self.video.exists() else 0
+        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), "pictures": self.pictures, "video_bytes": size}, self._part(self.saved))
+        save_tree(replace(memory, latents=memory.latents[:, :, :0]).parts(), self.folder / MEMORY)
+        self.saved = memory.frames
+
+    def finish(self):
+        """The end of the take: a last frame no longer waits for its pair."""
+        self._append(self.decoder.last())
+
+    def report(self) -> str:
+        return f"Streamed to {self.video}: {self.pictures} pictures. Saved up to latent frame {self.saved}."
+
+    def _append(self, pictures: Tensor):
+        if len(pictures):
+            append_pictures(self.video, pictures, self.pictures, self.stream.fps)
+            self.pictures += len(pictures)
+
+    def _part(self, first: int) -> Path:
+        return self.folder / f"latents_{first:08}.safetensors"
