@@ -119,9 +119,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         """After a piece: make it safe; after the last one, also leave the memory."""
         made = plan.chunks[rollout.piece.stop - 1].end_frame
         if self.files:
-            self.files.save(rollout.memory(plan.about, output[:, :, self.files.saved:made], plan.prefix, plan.names))
-            if rollout.piece.stop == len(plan.chunks):
-                self.files.finish()
+            self.files.save(rollout.memory(plan.about, output[:, :, self.files.saved:made], plan.prefix, plan.names),
+                            ended=rollout.piece.stop == len(plan.chunks))
         if self.on_memory and rollout.piece.stop == plan.piece.stop:
             self.on_memory(rollout.memory(plan.about, output[:, :, :made], plan.prefix, plan.names))
 

@@ -60,6 +60,7 @@ class TakeFile:
         self.stream, self.video, self.folder, self.decoder = stream, video, video.with_suffix(FOLDER), decoder
         self.pictures = self.saved = 0           # pictures in the video; latent frames in the files
         self.memory: KVMemory | None = None      # that the take goes on from
+        self._stands: int | None = None          # bytes of the video at the save that it goes on from: what came after is made again
 
     def restore(self):
         """Take up where the last save was. KVMemoryError where the files do not belong together."""
@@ -79,29 +80,33 @@ class TakeFile:
         self.pictures, size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
         if not self.video.exists() or self.video.stat().st_size < size:
             raise KVMemoryError(f"{self.video.name} is shorter than at its last save, so it cannot go on. Turn resume off to begin a new take.")
-        os.truncate(self.video, size)            # what came after the save is made again
+        self._stands = size
 
     def add(self, latents: Tensor):
         """Decode raw latents of the next frames, `[1, C, F, 2h, 2w]`, into the video."""
         self._append(self.decoder(latents))
 
-    def save(self, memory: KVMemory):
-        """Make what came so far safe; `memory` has the latents since the save before."""
+    def save(self, memory: KVMemory, ended: bool):
+        """Make what came so far safe; `memory` has the latents since the save before.
+
+        When the take has `ended`, a last frame no longer waits for its pair; a longer take would go on from before it.
+        """
         self.folder.mkdir(exist_ok=True)
-        size = self.video.stat().st_size if self.video.exists() else 0
-        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), "pictures": self.pictures, "video_bytes": size}, self._part(self.saved))
+        pictures, size = self.pictures, self.video.stat().st_size if self.video.exists() else 0
+        if ended:
+            self._append(self.decoder.last())
+        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), "pictures": pictures, "video_bytes": size}, self._part(self.saved))
         save_tree(replace(memory, latents=memory.latents[:, :, :0]).parts(), self.folder / MEMORY)
         self.saved = memory.frames
-
-    def finish(self):
-        """The end of the take: a last frame no longer waits for its pair."""
-        self._append(self.decoder.last())
 
     def report(self) -> str:
         return f"Streamed to {self.video}: {self.pictures} pictures. Saved up to latent frame {self.saved}."
 
     def _append(self, pictures: Tensor):
         if len(pictures):
+            if self._stands is not None:
+                os.truncate(self.video, self._stands)
+                self._stands = None
             append_pictures(self.video, pictures, self.pictures, self.stream.fps)
             self.pictures += len(pictures)
 

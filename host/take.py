@@ -46,6 +46,9 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
         if memory:
             raise ValueError("The stream goes on from its own files, and a kv_memory is connected as well. Disconnect it, or turn resume off.")
         memory = files.memory
+        if memory.frames >= samples.shape[2]:
+            raise ValueError(f"{files.video} is finished: all {memory.frames} latent frames of the take are in it. Turn resume off to make another "
+                             "take, or use a longer latent to extend this one.")
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
                              drop_given, stats.append, memory, stop_after, on_memory, files)

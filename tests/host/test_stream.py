@@ -133,6 +133,17 @@ def test_what_cannot_go_on_is_a_sentence(model, vae, output):
         make(model, vae, resume=True)
 
 
+def test_a_finished_take_is_told_and_can_be_extended(model, vae, output):
+    make(model, vae)
+    before = (output / "take_00001_.mp4").read_bytes()
+    with pytest.raises(ValueError, match="is finished: all 9 latent frames"):
+        make(model, vae, resume=True)
+    assert (output / "take_00001_.mp4").read_bytes() == before
+    longer, _ = make(model, vae, resume=True, frames=12)
+    shown = vae.decode(longer).reshape(-1, 32, 48, 3)
+    assert len(pictures_of(output / "take_00001_.mp4")) == len(shown) == 45
+
+
 def test_another_vae_is_refused(vae):
     other = type("VAE", (), {"first_stage_model": torch.nn.Identity()})()
     with pytest.raises(ValueError, match="is Identity, and a stream decodes Wan 2.1's"):
