@@ -8,8 +8,8 @@ from functools import cached_property
 import comfy.model_management
 
 from ..kv_policies import KVPolicy, Take
+from ..rollout.chunks import plan_chunks
 from ..rollout.estimate import Estimate, Setup, estimate, longest
-from ..rollout.loop import plan_chunks
 from .backbone import read_geometry, require_wan
 from .profiles import ARProfile, profile_of
 from .roles import split_roles

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
+from ..rollout.chunks import plan_chunks, plan_piece
 from ..rollout.estimate import Estimate, Setup, estimate
-from ..rollout.loop import plan_chunks, plan_piece
 from ..rollout.memory_file import KVMemory
 from ..rollout.timeline import prompt_frames
 from .attention import is_patched
@@ -78,23 +78,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     `policy` None and `chunk_frames` 0 take the model's profile; the others as in ARVideoSampler.
     """
     model = guider.model_patcher
-    backbone = require_wan(model)
-    if not is_patched(model):
-        raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
-    if getattr(guider, "uncond_model_patcher", None) is not None:
-        raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
-    if len(shape) != 5:
-        raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
-                         "Use EmptyARVideoLatent or another video latent.")
-    steps = sigmas.tolist()
-    if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
-        raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; got {[round(s, 4) for s in steps]}. "
-                         "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
-    if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
-        raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
-    channels = model.get_model_object("latent_format").latent_channels
-    if shape[1] != channels:
-        raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
+    backbone, steps = check_call(guider, shape, sigmas), sigmas.tolist()
     profile = profile_of(guider.model_options)
     assumed = profile or ARProfile()
     chunk_frames = chunk_frames or assumed.chunk_frames
@@ -130,6 +114,29 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     piece = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after)
     return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
                 model.model.get_dtype_inference(), piece, names, about)
+
+
+def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):
+    """What every take needs of its model, guider, latent and sigmas. Returns the backbone."""
+    model = guider.model_patcher
+    backbone = require_wan(model)
+    if not is_patched(model):
+        raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
+    if getattr(guider, "uncond_model_patcher", None) is not None:
+        raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
+    if len(shape) != 5:
+        raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
+                         "Use EmptyARVideoLatent or another video latent.")
+    steps = sigmas.tolist()
+    if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
+        raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; got {[round(s, 4) for s in steps]}. "
+                         "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
+    if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
+        raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
+    channels = model.get_model_object("latent_format").latent_channels
+    if shape[1] != channels:
+        raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
+    return backbone
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Chunk, KVPolicy
-from ..rollout.loop import Rollout, cut, run
+from ..rollout.chunks import in_pieces
+from ..rollout.loop import Rollout, run
 from ..rollout.memory_file import KVMemory
 from ..rollout.session import Session
 from ..rollout.stats import KVStats
@@ -91,7 +92,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     model = refine_first_chunk(model, plan.chunks, sigmas, plan.first_sigmas.to(sigmas))
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
                                   workers_of_lanes(model_wrap, plan.lanes))
-                rollout.pieces = cut(plan.piece, self.files.stream.save_every if self.files else 0)
+                rollout.pieces = in_pieces(plan.piece, self.files.stream.save_every if self.files else 0)
                 rollout.keeps = self.on_memory is not None or self.files is not None
                 if self.memory:
                     rollout.resume(self.memory, plan.names)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Bank, Chunk, Forward, Geometry, KVPolicy, Pages, Storage, Take
-from .loop import Model, Rollout, plan_chunks, run
+from .chunks import plan_chunks
+from .loop import Model, Rollout, run
 from .session import Session
 from .stats import ChunkRow
 from .trace import Trace

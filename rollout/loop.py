@@ -1,5 +1,5 @@
 """How a take is made: chunks, the re-noise rule, and the bookkeeping around a schedule."""
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -13,29 +13,6 @@ from .recache import planned_reruns, recache
 from .session import Session
 from .trace import Trace
 from .walk import Worker, walk
-
-
-def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0, made: Sequence[Chunk] = ()) -> list[Chunk]:
-    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part may be short.
-
-    `made` are the chunks of an earlier run, which stay as they are.
-    """
-    chunks = list(made)
-    done = chunks[-1].end_frame if chunks else 0
-    for first, last, given in ((done, given_frames, True), (max(done, given_frames), total_frames, False)):
-        for start in range(first, last, chunk_frames):
-            chunks.append(Chunk(len(chunks), start, min(chunk_frames, last - start), given))
-    return chunks
-
-
-def plan_piece(chunks: Sequence[Chunk], made: int, stop_after: int) -> range:
-    """Numbers of the chunks that a run makes: from the first that is not made to the one that reaches `stop_after` latent frames; 0: to the end."""
-    return range(made, next((chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)))
-
-
-def cut(piece: range, chunks: int) -> list[range]:
-    """A piece in pieces of so many chunks; 0: one."""
-    return [piece[first:first + chunks] for first in range(0, len(piece), chunks)] if chunks else [piece]
 
 
 class FinishedChunk(NamedTuple):

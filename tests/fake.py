@@ -4,7 +4,8 @@ from threading import Thread
 import torch
 from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
-from keepsake.rollout.loop import Model, Rollout, cut, plan_chunks, plan_piece, run
+from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
+from keepsake.rollout.loop import Model, Rollout, run
 from keepsake.rollout.session import Session
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 from keepsake.rollout.trace import Trace
@@ -98,7 +99,7 @@ def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.),
         memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
         rollout.resume(memory, names)
         pieces = [memory.latents]
-    rollout.pieces, rollout.keeps = cut(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every), on_memory is not None
+    rollout.pieces, rollout.keeps = in_pieces(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every), on_memory is not None
 
     def keep():
         if on_memory:

@@ -20,7 +20,7 @@ from keepsake.demo.load import load_demo_world  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
 from keepsake.kv_policies.flash_forward import Work  # noqa: E402
-from keepsake.rollout.loop import plan_chunks  # noqa: E402
+from keepsake.rollout.chunks import plan_chunks  # noqa: E402
 from keepsake.rollout.walk import spread  # noqa: E402
 
 FRAMES, CHUNK, STEPS = (27, 3, 4) if args.quick else (81, 3, 4)

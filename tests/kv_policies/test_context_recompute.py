@@ -2,7 +2,7 @@
 import pytest
 import torch
 from keepsake.kv_policies import ContextRecompute, DirectedForcing, KVPolicy, SinkWindow, Take
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.timeline import PromptStart
 
 from .. import fake

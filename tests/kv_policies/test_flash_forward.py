@@ -5,7 +5,7 @@ import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, DirectedForcing, FlashForward, Hierarchical, KVPolicy, SinkWindow, Take
 from keepsake.kv_policies.flash_forward import Work
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 
 from .. import fake
 

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from keepsake.kv_policies import DirectedForcing, KVPolicy, RollingForcing, SinkWindow, Take
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.timeline import PromptStart
 
 from .. import fake

@@ -18,8 +18,8 @@ from keepsake.kv_policies import (
     TempDiffPrune,
 )
 from keepsake.kv_policies.masked_head import MaskedHead
+from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest
-from keepsake.rollout.loop import plan_chunks
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES

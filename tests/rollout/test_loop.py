@@ -4,7 +4,7 @@ import gc
 import pytest
 import torch
 from keepsake.kv_policies import Chunk, CleanPass, Forward, FullKV, KVPolicy, SinkWindow
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 
 from .. import fake
 

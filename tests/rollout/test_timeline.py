@@ -1,6 +1,6 @@
 """Prompts in time: the counting rules, the text form, and which chunk hears what."""
 import pytest
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.timeline import Mix, PromptStart, latent_frame_of, parse_timeline, pixel_frames, plan_prompts
 
 

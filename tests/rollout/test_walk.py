@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from keepsake.kv_policies import FlashForward, KVPolicy
-from keepsake.rollout.loop import plan_chunks
+from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.stream import Stream
 from keepsake.rollout.walk import spread, walk
 
