@@ -28,7 +28,7 @@ class Bank:
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
         self.position = torch.empty(self.capacity, dtype=torch.float64)
-        self.length = self.committed = 0
+        self.length = self.committed = self.shot = 0         # `shot`: first latent frame of the shot of the chunk in work
         self._held_position = torch.empty(0, dtype=torch.float64)       # of the first rows when they were held, see `hold`
         self.copied_bytes = 0                        # most that moving rows has held twice
 
@@ -44,7 +44,7 @@ class Bank:
         self.frame[rows] = torch.tensor(chunk.numbers).repeat_interleave(tokens)
         self.position[rows] = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(tokens)
         self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
-        self.length = end
+        self.length, self.shot = end, chunk.shot
 
     def _grow(self, capacity: int):
         for pages in self.pages:
@@ -81,15 +81,20 @@ class Bank:
 
     def clear(self):
         """Forget all rows; the buffers stay."""
-        self.length = self.committed = 0
+        self._cut(0)
         self._held_position = self._held_position[:0]
 
     def rewind(self, first: int) -> Tensor:
         """Forget the history rows from latent frame `first` on, and return the names that they had, see `names`."""
         start = self.rows_of(0, first - 1).stop
         names = self.names()[start:]
-        self.length = self.committed = start
+        self._cut(start)
         return names
+
+    def _cut(self, length: int):
+        """Forget the rows from `length` on, those of the chunk in work too."""
+        self.committed = self.length
+        self.keep(torch.arange(length))
 
     def names(self) -> Tensor:
         """One number for the token of each live row, long: frame * tokens of a frame + cell."""

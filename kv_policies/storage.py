@@ -17,7 +17,7 @@ DTYPES = ("model", *FORMATS)
 
 @dataclass(frozen=True)
 class KVStorage(Storage):
-    """`dtype` of tokens that have left the latest `full_chunks` chunks; the first `sink_frames` latent frames stay in the model's dtype."""
+    """`dtype` of tokens that have left the latest `full_chunks` chunks; a shot's first `sink_frames` latent frames stay in the model's dtype."""
 
     dtype: str = "int8"
     full_chunks: int = 2
@@ -56,7 +56,7 @@ class KVStorage(Storage):
             return 0, 0
         frame, chunk_frames = bank.frame[:bank.committed].contiguous(), bank.geometry.chunk_frames
         oldest = max(0, int(frame[-1]) + 1 - self.full_chunks * chunk_frames) if len(frame) else 0
-        sink, old = torch.searchsorted(frame, torch.tensor([min(self.sink_frames, oldest), oldest])).tolist()
+        sink, old = torch.searchsorted(frame, torch.tensor([min(bank.shot + self.sink_frames, oldest), oldest])).tolist()
         done = bank.sink_rows + bank.coded_rows if bank.coded_rows else max(bank.sink_rows, sink)
         return sink, done + max(0, old - done) // GROUP * GROUP
 

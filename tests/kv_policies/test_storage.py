@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
     Take,
 )
 from keepsake.kv_policies.coded import FORMATS
+from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
 from .test_invariants import CASES
@@ -161,6 +162,15 @@ def test_a_take_in_8_bits_is_near_the_one_in_full(retention):
     assert type(retention) is not FullKV or not torch.equal(full, near)
     if not retention.by_content:
         assert [row.kept_tokens for row in trace.rows] == [row.kept_tokens for row in less.rows]
+
+
+@pytest.mark.parametrize("retention", [FullKV(), SinkWindow(2, 8), SinkWindow(1, 8, "shifted")], ids=repr)
+@pytest.mark.parametrize("start", [PromptStart(10, "cut"), PromptStart(10, "recache", recache_frames=8)], ids=lambda start: start.mode)
+def test_coded_rows_can_be_forgotten_and_run_again(start, retention):
+    full, trace, _ = fake.take(KVPolicy(retention), 20, starts=[start])
+    near, less, _ = fake.take(KVPolicy(retention, storage=KVStorage("int8", full_chunks=1, sink_frames=1)), 20, starts=[start])
+    assert (full - near).abs().mean() < .1 * full.abs().mean()
+    assert [row.kept_tokens for row in trace.rows] == [row.kept_tokens for row in less.rows]
 
 
 def test_the_models_dtype_is_the_plain_storage():
