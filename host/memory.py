@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import comfy.model_management
+import torch
 
 from ..kv_policies import KVPolicy, Take
 from ..rollout.chunks import plan_chunks
@@ -28,10 +29,11 @@ class Outlook:
     weights: int                     # of the model, those still to be loaded
     free: int
     total: int
+    ram: int                         # free main memory, for what is held there by choice
 
     @property
     def needed(self) -> tuple[int, int]:
-        """Cache, copies and activations: at least, and at most."""
+        """On the device, cache, copies and activations: at least, and at most."""
         return tuple(size + self.activations for size in self.estimate.needed)
 
     @property
@@ -42,15 +44,18 @@ class Outlook:
     @cached_property
     def longest(self) -> tuple[int, int]:
         """Latent frames of the longest take whose least need fits: beside the weights in what is free, and alone in all there is."""
-        now = longest(self.setup, self.room, LONGEST)
-        return now, now if now == LONGEST else longest(self.setup, self.total - self.activations, LONGEST)
+        now = longest(self.setup, self.room, LONGEST, self.ram)
+        return now, now if now == LONGEST else longest(self.setup, self.total - self.activations, LONGEST, self.ram)
 
     def line(self) -> str:
         """The plan in one line."""
         take = self.setup.take
         return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks, {self.setup.streams} prompt stream(s): the KV cache takes "
-                f"{span(self.estimate.allocated)}, with copies and a chunk's activations {span(self.needed)}; the device has {size(self.free)} free "
+                f"{span(self.estimate.allocated)}{self._in_ram()}, with copies and a chunk's activations {span(self.needed)}; the device has {size(self.free)} free "
                 f"of {size(self.total)}, and {size(self.weights)} of weights are to be loaded")
+
+    def _in_ram(self) -> str:
+        return f", {span(self.estimate.host)} of it in main memory, which has {size(self.ram)} free; on the device" if self.estimate.host[1] else ""
 
     def report(self) -> str:
         """The estimate in words, for a node or a terminal."""
@@ -59,13 +64,14 @@ class Outlook:
         lanes = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in self.estimate.lane_bytes.items())
         peak = max(range(len(self.estimate.most)), key=lambda i: self.estimate.most[i].nbytes)
         lines = [self.line(),
-                 f"peak - {span(self.needed)} from chunk {peak + 1} of {len(self.setup.chunks)} on: buffers {span(self.estimate.allocated)}, rows held twice while "
-                 f"they move {size(self.estimate.least[-1].copied_bytes)}, activations {size(self.activations)}",
+                 f"peak - {span(self.needed)} from chunk {peak + 1} of {len(self.setup.chunks)} on: buffers and rows held twice while they "
+                 f"move {span(self.estimate.needed)}, activations {size(self.activations)}",
                  f"buffers by memory - {lanes}",
                  f"history at the last chunk - {banks}"]
         if self.estimate.least is not self.estimate.most:
             lines.append("what stays depends on the picture: from nothing that is scored to all of it")
-        verdict = ("fits beside the weights" if self.needed[1] + self.weights <= self.free else
+        verdict = ("does not fit in main memory: the sampler would refuse it" if self.estimate.host[0] > self.ram else
+                   "fits beside the weights" if self.needed[1] + self.weights <= self.free else
                    "fits when the host unloads other models or weights" if self.needed[1] <= self.total else
                    "fits if the picture is predictable enough" if self.needed[0] <= self.total else "does not fit on this device: the sampler would refuse it")
         return "\n".join([*lines, f"this take {verdict}", *map(self._length, self.longest, ("in what is free, beside the weights", "on the whole device, with all weights offloaded"))])
@@ -78,12 +84,13 @@ class Outlook:
     def to_dict(self) -> dict:
         chunks = [{"index": least.row.index, "start_frame": least.row.start_frame, "frames": least.row.frames, "given": least.row.given,
                    "bank_tokens": least.row.bank_tokens, "bank_bytes": least.row.bank_bytes, "most_bank_bytes": most.row.bank_bytes,
-                   "allocated_bytes": [least.row.allocated_bytes, most.row.allocated_bytes],
+                   "allocated_bytes": [least.row.allocated_bytes, most.row.allocated_bytes], "host_bytes": [least.host_bytes, most.host_bytes],
                    "needed_bytes": [least.nbytes + self.activations, most.nbytes + self.activations]}
                   for least, most in zip(self.estimate.least, self.estimate.most)]
         return {"policy": self.setup.policy.describe(), "frames": self.setup.take.total_frames, "given_frames": self.setup.take.given_frames,
                 "streams": self.setup.streams, "dtype": str(self.setup.dtype).removeprefix("torch."), "bank_names": self.estimate.bank_names,
                 "lane_bytes": self.estimate.lane_bytes, "allocated_bytes": self.estimate.allocated, "needed_bytes": self.needed,
+                "host_bytes": self.estimate.host, "free_host_bytes": self.ram,
                 "activation_bytes": self.activations, "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
                 "longest_frames": dict(zip(("free", "total"), self.longest)), "chunks": chunks}
 
@@ -108,10 +115,14 @@ def activation_bytes(model, setup: Setup, latent_size: tuple[int, int]) -> int:
 def outlook(model, setup: Setup, latent_size: tuple[int, int], temporal_compression: int, known: Estimate | None = None,
             lanes: dict | None = None) -> Outlook:
     """`model` is the host's MODEL, `latent_size` height and width of the take's latents; `lanes` gives devices, whose memory is added up."""
+    known, activations = known or estimate(setup), activation_bytes(model, setup, latent_size)
     weights = 0 if model.load_device == model.offload_device else model.model_size() - model.loaded_size()
     devices = {model.load_device, *(lanes or {}).values()}
     free, total = (sum(map(function, devices)) for function in (comfy.model_management.get_free_memory, comfy.model_management.get_total_memory))
-    return Outlook(setup, known or estimate(setup), temporal_compression, activation_bytes(model, setup, latent_size), max(0, weights), free, total)
+    ram = comfy.model_management.get_free_memory(torch.device("cpu"))
+    if model.load_device.type in ("cpu", "mps"):             # whose memory is the main one
+        ram = max(0, ram - activations - known.needed[0])
+    return Outlook(setup, known, temporal_compression, activations, max(0, weights), free, total, ram)
 
 
 def outlook_of_inputs(model, latent: dict, *, steps: int, cfg: float, chunk_frames: int, policy: KVPolicy | None, prefix: dict | None,

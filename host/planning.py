@@ -57,7 +57,7 @@ class Plan:
         held = Counter()
         for lane, nbytes in self.estimate.lane_bytes.items():
             held[self.lanes.get(lane)] += nbytes
-        return max(held.values()) + self.estimate.least[-1].copied_bytes
+        return max(held.values()) + self.estimate.least[-1].device_copied_bytes
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.

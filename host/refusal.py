@@ -15,32 +15,36 @@ SUGGESTIONS = 3
 
 
 def refuse_what_cannot_fit(model, outlook: Outlook, latent_size: tuple[int, int]):
-    """ValueError when even the least need is more than all memory of the device; weights do not count, since the host can offload them."""
-    if outlook.needed[0] <= outlook.total:
+    """ValueError when even the least need is more than all memory of the device, where weights do not count since the host can offload them,
+    or when what is held in main memory is more than it has free."""
+    if outlook.needed[0] <= outlook.total and outlook.estimate.host[0] <= outlook.ram:
         return
+    told = f"at least {size(outlook.needed[0])}, the KV cache {size(outlook.estimate.allocated[0])} of it, and the device has {size(outlook.total)} in all"
+    if outlook.estimate.host[0]:
+        told = (f"at least {size(outlook.needed[0])} of the device, which has {size(outlook.total)} in all, and {size(outlook.estimate.host[0])} of main "
+                f"memory, which has {size(outlook.ram)} free")
     changes = [f"({number}) {change}" for number, change in zip(range(1, SUGGESTIONS + 1), changes_that_fit(model, outlook, latent_size))]
-    raise ValueError(f"This take needs at least {size(outlook.needed[0])}, the KV cache {size(outlook.estimate.allocated[0])} of it, and the device has "
-                     f"{size(outlook.total)} in all. " + (f"Any of these makes it fit: {'; '.join(changes)}." if changes else
-                                                          "No single change of length, size or policy makes it fit: use a smaller model."))
+    raise ValueError(f"This take needs {told}. " + (f"Any of these makes it fit: {'; '.join(changes)}." if changes else
+                                                    "No single change of length, size or policy makes it fit: use a smaller model."))
 
 
 def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
     """Sentences, from what costs the take least to what costs it most, each tried by the same dry run."""
-    setup, budget = outlook.setup, outlook.total - outlook.activations
-    if setup.streams > 1 and fits(replace(setup, streams=1), budget):
+    setup, room = outlook.setup, (outlook.total - outlook.activations, outlook.ram)
+    if setup.streams > 1 and fits(replace(setup, streams=1), *room):
         yield "one prompt stream: cfg 1 and one positive prompt"
-    coded = replace(setup, policy=replace(setup.policy, storage=KVStorage("int8")))
-    if type(setup.policy.storage) is Storage and _works(coded, budget):
-        yield "KV Storage with dtype int8"
+    for storage, told in ((KVStorage("int8"), "dtype int8"), (KVStorage("model", device="cpu"), "dtype model and device cpu")):
+        if type(setup.policy.storage) is Storage and _works(replace(setup, policy=replace(setup.policy, storage=storage)), room):
+            yield f"KV Storage with {told}"
     if _takes_retention(setup):
         pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
-        if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, budget):
+        if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
             yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
-        window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), budget),
+        window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), room),
                            SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1)
         if window:
             yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
-    frames = longest(setup, budget, min(LONGEST, setup.take.total_frames - 1))
+    frames = longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1])
     if frames:
         pixels = 1 + outlook.temporal_compression * (frames - 1)
         yield f"a latent of {frames} frames ({pixels} pixel frames) instead of {setup.take.total_frames}"
@@ -55,7 +59,7 @@ def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Itera
     def works(half_height: int) -> bool:
         geometry = read_geometry(require_wan(model), *sides(half_height), outlook.setup.geometry.chunk_frames)
         setup = replace(outlook.setup, geometry=geometry)
-        return fits(setup, outlook.total - activation_bytes(model, setup, sides(half_height)))
+        return fits(setup, outlook.total - activation_bytes(model, setup, sides(half_height)), outlook.ram)
 
     half_height = most_that(works, 1, latent_size[0] // 2 - 1)
     if half_height:
@@ -72,9 +76,9 @@ def _takes_retention(setup: Setup) -> bool:
     return isinstance(setup.policy.schedule, CleanPass) and isinstance(setup.policy.selection, ReadAll)
 
 
-def _works(setup: Setup, budget: int) -> bool:
+def _works(setup: Setup, room: tuple[int, int]) -> bool:
     try:
         setup.check()
     except ValueError:
         return False
-    return fits(setup, budget)
+    return fits(setup, *room)

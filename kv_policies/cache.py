@@ -68,9 +68,9 @@ class Bank:
     def commit(self):
         self.committed = self.length
         sink, settled = self.storage.settled(self)
+        for pages in self.pages:
+            pages.settle(sink, settled, self.length)
         if settled > self.sink_rows + self.coded_rows:
-            for pages in self.pages:
-                pages.settle(sink, settled, self.length)
             if not self.coded_rows:
                 self.sink_rows = max(self.sink_rows, sink)
             self.coded_rows = settled - self.sink_rows
@@ -122,13 +122,12 @@ class Bank:
         moving, target = rows[still:], slice(after + still, length)
         edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
         cuts = torch.searchsorted(moving.contiguous(), edges).tolist()
-        if len(moving) or self.coded_rows:
-            on_device = moving.to(self.device)
-            for pages in self.pages:
-                pages.gather(on_device, target, cuts)
-            self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
-            for name in (self.frame, self.cell, self.position):
-                name[target] = name[moving]
+        there = moving.to(self.pages[0].place)
+        for pages in self.pages:
+            pages.gather(there, target, cuts)
+        self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
+        for name in (self.frame, self.cell, self.position):
+            name[target] = name[moving]
         self.sink_rows, coded_end = (min(edge, target.start) + cut for edge, cut in zip(edges.tolist(), cuts))
         self.coded_rows = coded_end - self.sink_rows
         self.committed, self.length = length - own, length
@@ -188,6 +187,10 @@ class Bank:
         """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
         return sum(pages.nbytes() for pages in self.pages)
 
+    def host_bytes(self) -> int:
+        """Of these, those in main memory, see `Pages.host_bytes`."""
+        return sum(pages.host_bytes() for pages in self.pages)
+
     def side_bytes(self, rows: int) -> int:
         """Bytes of the keys, or the values, of so many rows in the layer with the most heads."""
         return rows * max(map(len, self.heads)) * self.geometry.head_dim * self._dtype.itemsize
@@ -231,3 +234,6 @@ class KVCache:
 
     def nbytes(self) -> int:
         return sum(bank.nbytes() for bank in self.banks)
+
+    def host_bytes(self) -> int:
+        return sum(bank.host_bytes() for bank in self.banks)

@@ -13,6 +13,11 @@ class Pages:
         self.k, self.v = (torch.empty((1, capacity, heads, head_dim), dtype=dtype, device=device) for _ in range(2))
         self.held = self.k[:, :0]
 
+    @property
+    def place(self) -> torch.device:
+        """Where rows are moved."""
+        return self.k.device
+
     def write(self, rows: slice, k: Tensor, v: Tensor):
         self.k[:, rows], self.v[:, rows] = k, v
 
@@ -21,12 +26,12 @@ class Pages:
         return self.k[:, rows], self.v[:, rows]
 
     def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
-        """Copy rows (long, on the device) to where others lay; `cuts`: the first of `rows` that is coded, and the first that is full again."""
+        """Copy rows (long, at `place`) to where others lay; `cuts`: the first of `rows` that is coded, and the first that is full again."""
         for buffer in (self.k, self.v):              # one at a time: a small working set
             buffer[:, target] = buffer.index_select(1, rows)
 
     def settle(self, sink: int, settled: int, length: int):
-        """Rows before `settled` of `length` will not be written again; those before `sink` stay as they are. Here all do."""
+        """All `length` rows are history now, and those before `settled` are no longer among the latest; those before `sink` stay as they are. Here all do."""
 
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are, beside the others."""
@@ -58,3 +63,7 @@ class Pages:
 
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + self.held.nbytes
+
+    def host_bytes(self) -> int:
+        """Of these, those in main memory by choice, whatever the device."""
+        return 0

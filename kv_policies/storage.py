@@ -1,4 +1,4 @@
-"""How the kept bytes are held: in fewer bits, once they are no longer among the latest."""
+"""How the kept bytes are held: in fewer bits, once they are no longer among the latest; or in main memory."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,32 +9,44 @@ from .base import KVPolicy, Storage
 from .cache import Bank
 from .coded import FORMATS, SCALES
 from .coded_pages import GROUP, Buffer, CodedPages, Room
+from .host_pages import HostPages, Ring
 from .pages import Pages
 from .take import HISTORY, Geometry, Take
 
-DTYPES = ("model", *FORMATS)
+DTYPES, DEVICES = ("model", *FORMATS), ("model", "cpu")
 
 
 @dataclass(frozen=True)
 class KVStorage(Storage):
-    """`dtype` of tokens that have left the latest `full_chunks` chunks; a shot's first `sink_frames` latent frames stay in the model's dtype."""
+    """`dtype` of tokens that have left the latest `full_chunks` chunks; a shot's first `sink_frames` latent frames stay in the model's dtype.
+
+    With the `device` "cpu" all history lies in main memory instead.
+    """
 
     dtype: str = "int8"
     full_chunks: int = 2
     sink_frames: int = 3
+    device: str = "model"
 
     def __post_init__(self):
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is '{self.dtype}'. Use one of: {', '.join(DTYPES)}.")
+        if self.device not in DEVICES:
+            raise ValueError(f"device is '{self.device}'. Use one of: {', '.join(DEVICES)}.")
+        if self.device == "cpu" and self.dtype != "model":
+            raise ValueError(f"dtype is {self.dtype} and device cpu: what lies in main memory stays in the model's dtype. Use dtype model there, "
+                             "or device model.")
         if self.full_chunks < 1 or self.sink_frames < 0:
             raise ValueError(f"full_chunks is {self.full_chunks} and sink_frames {self.sink_frames}. Use at least 1 and 0.")
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        if self.dtype == "model":
+        if self.dtype == self.device == "model":
             return
         if set(policy.schedule.memories(policy.retention, geometry, take)) != {HISTORY}:
-            raise ValueError(f"{type(policy.schedule).__name__} has short memories of its own, which are not held in {self.dtype}. "
+            raise ValueError(f"{type(policy.schedule).__name__} has short memories of its own, which stay on the device in the model's dtype. "
                              "Remove KV Storage, or use the clean-pass loop.")
+        if self.dtype == "model":
+            return
         moving = policy.retention.moving_frames(take)
         if moving > self.sink_frames:
             raise ValueError(f"{type(policy.retention).__name__} turns the keys of {moving} latent frames again and again, and {self.dtype} would round them "
@@ -43,9 +55,13 @@ class KVStorage(Storage):
             raise ValueError(f"A head of this model has {geometry.head_dim} channels, which {self.dtype} cannot pack. Use fp8 or int8.")
 
     def pages(self, capacity: int, heads: list[int], geometry: Geometry, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+        tokens = geometry.tokens_per_frame
+        if self.device == "cpu":
+            ring = Ring(capacity * max(heads) * geometry.head_dim, dtype, device)
+            return [HostPages(capacity, geometry.chunk_frames * tokens, count, geometry.head_dim, dtype, device, ring, layer == 0)
+                    for layer, count in enumerate(heads)]
         if self.dtype == "model":
             return super().pages(capacity, heads, geometry, dtype, device)
-        tokens = geometry.tokens_per_frame
         room = Room(self.sink_frames * tokens, self.full_chunks * geometry.chunk_frames * tokens, GROUP, geometry.chunk_frames * tokens)
         buffer = Buffer(capacity * max(heads) * geometry.head_dim, dtype, device)
         return [CodedPages(FORMATS[self.dtype], room, capacity, count, geometry.head_dim, dtype, device, buffer, layer == 0)

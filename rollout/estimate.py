@@ -1,6 +1,7 @@
 """What a take will need, known before it: a dry run of the very code that makes one, over caches that have a size and nothing in them."""
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -45,11 +46,21 @@ class Need:
     """What a take needs while one chunk is made."""
 
     row: ChunkRow                    # as the trace of a run has it, but for the seconds
-    copied_bytes: int                # held twice while rows move or several memories are read together, at most so far
+    copied_bytes: int                # held twice where the history lies while rows move, or several memories are read together, at most so far
+
+    @property
+    def device_copied_bytes(self) -> int:
+        return 0 if self.row.host_bytes else self.copied_bytes
 
     @property
     def nbytes(self) -> int:
-        return self.row.allocated_bytes + self.copied_bytes
+        """On the device."""
+        return self.row.allocated_bytes - self.row.host_bytes + self.device_copied_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """In main memory, by KV Storage's choice."""
+        return self.row.host_bytes + self.copied_bytes - self.device_copied_bytes
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Estimate:
     least: tuple[Need, ...]
     most: tuple[Need, ...]
     bank_names: tuple[str, ...]
-    lane_bytes: dict[str, int]       # most bytes allocated in each of the schedule's lanes, at least
+    lane_bytes: dict[str, int]       # most bytes allocated on the device in each of the schedule's lanes, at least
 
     @property
     def allocated(self) -> tuple[int, int]:
@@ -68,8 +79,13 @@ class Estimate:
 
     @property
     def needed(self) -> tuple[int, int]:
-        """The same, with what moving and joining rows holds twice."""
+        """Of these, the most on the device, with what moving and joining rows holds twice."""
         return tuple(max(need.nbytes for need in needs) for needs in (self.least, self.most))
+
+    @property
+    def host(self) -> tuple[int, int]:
+        """And in main memory."""
+        return tuple(max(need.host_bytes for need in needs) for needs in (self.least, self.most))
 
 
 def estimate(setup: Setup) -> Estimate:
@@ -78,15 +94,15 @@ def estimate(setup: Setup) -> Estimate:
     return Estimate(needs, DryRun(setup, KEPT).needs() if setup.policy.retention.by_content else needs, least.trace.bank_names, least.lane_bytes)
 
 
-def fits(setup: Setup, budget: int) -> bool:
-    """Whether the least that a take needs is within so many bytes."""
-    return all(nbytes <= budget for nbytes in DryRun(setup, FORGOTTEN))
+def fits(setup: Setup, budget: int, ram: float = math.inf) -> bool:
+    """Whether the least that a take needs is within so many bytes on the device and, of what is held there by choice, in main memory."""
+    return all(need.nbytes <= budget and need.host_bytes <= ram for need in DryRun(setup, FORGOTTEN))
 
 
-def longest(setup: Setup, budget: int, bound: int) -> int:
-    """The most latent frames, up to `bound`, whose take needs no more than so many bytes; 0: not one new frame."""
+def longest(setup: Setup, budget: int, bound: int, ram: float = math.inf) -> int:
+    """The most latent frames, up to `bound`, whose take `fits`; 0: not one new frame."""
     shortest = setup.take.given_frames + 1
-    return most_that(lambda frames: fits(setup.of_length(frames), budget), shortest, bound)
+    return most_that(lambda frames: fits(setup.of_length(frames), budget, ram), shortest, bound)
 
 
 def most_that(holds: Callable[[int], bool], first: int, last: int) -> int:
@@ -101,7 +117,7 @@ def most_that(holds: Callable[[int], bool], first: int, last: int) -> int:
 
 
 class DryRun:
-    """Iterate for the bytes that each chunk needs; on the way the trace is filled as by a run.
+    """Iterate for the need of each chunk; on the way the trace is filled as by a run.
 
     With `latent` FORGOTTEN a policy that scores tokens keeps as few as it may, with KEPT all of them.
     """
@@ -112,15 +128,15 @@ class DryRun:
         self.session = Session(replace(setup.policy, storage=Outline(setup.policy.storage)), setup.geometry, setup.take, setup.dtype,
                                torch.device("meta"))
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Need]:
         model = Model(self._call, self._call, lambda number, step, like: self.latents[:, :, :like.shape[2]])
         rollout = Rollout(self.setup.chunks, torch.tensor(self.setup.take.sigmas), self.latents, self.latents, model, self.session, self.trace,
                           lambda *step: None)
         for _ in run(rollout, self.session, self.trace):
-            yield Need(self.trace.rows[-1], self.copied_bytes).nbytes
+            yield Need(self.trace.rows[-1], self.copied_bytes)
 
     def needs(self) -> tuple[Need, ...]:
-        copied = [self.copied_bytes for _ in self]
+        copied = [need.copied_bytes for need in self]
         return tuple(map(Need, self.trace.rows, copied))
 
     def _call(self, forward: Forward, x: Tensor, sigma) -> Tensor:
@@ -131,7 +147,7 @@ class DryRun:
         held = Counter()
         for stream in session.streams.values():
             for memory, cache in stream.caches.items():
-                held[session.policy.schedule.lane(memory)] += cache.nbytes()
+                held[session.policy.schedule.lane(memory)] += cache.nbytes() - cache.host_bytes()
         self.lane_bytes = {lane: max(size, self.lane_bytes.get(lane, 0)) for lane, size in held.items()}
         return self.latents[:, :, :x.shape[2]]
 
@@ -153,8 +169,10 @@ class Outline(Storage):
 
 
 class OutlinePages(Pages):
+    place = torch.device("cpu")
+
     def __init__(self, pages: Pages):
-        self.hold, self.grow, self.nbytes = pages.hold, pages.grow, pages.nbytes
+        self.hold, self.grow, self.nbytes, self.host_bytes = pages.hold, pages.grow, pages.nbytes, pages.host_bytes
 
     def write(self, *written): ...
 

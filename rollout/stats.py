@@ -25,6 +25,7 @@ class ChunkRow:
     allocated_bytes: int             # the buffers that hold them
     seconds: float                   # of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for
     seconds_by_phase: dict[str, float]      # denoise, probe, clean, recache, policy
+    host_bytes: int = 0              # of the buffers, those in main memory by choice (KV Storage), whatever the device
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class KVStats:
     bank_names: tuple[str, ...] = ()
     measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
     given_frames: int = 0            # latent frames of one batch item that were given
+
+    @property
+    def peak_host_bytes(self) -> int:
+        """Of `peak_cache_bytes`, those in main memory by choice; buffers grow and do not shrink, so both have their peak together."""
+        return max(row.host_bytes for row in self.chunks)
 
     @property
     def frames(self) -> int:
@@ -73,7 +79,8 @@ class KVStats:
         told = asdict(replace(self, memory_maps=()))
         del told["memory_maps"]
         return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames,
-                "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "kept_by_frame": kept}
+                "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "peak_host_bytes": self.peak_host_bytes,
+                "kept_by_frame": kept}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -90,7 +97,8 @@ class KVStats:
             f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} ({self.given_pixel_frames}) of them given; "
             f"{last.index + 1} chunks, {self.steps} steps for each new one; {self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
-            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}); at the last chunk {_mib(sum(last.bank_bytes))} of history",
+            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})" + (
+                f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "") + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
             f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]

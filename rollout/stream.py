@@ -73,3 +73,6 @@ class Stream:
     def nbytes(self) -> int:
         copied = (side for layers in list(self.copies.values()) for layer in layers for side in layer)
         return sum(cache.nbytes() for cache in self.caches.values()) + sum(side.nbytes for side in copied)
+
+    def host_bytes(self) -> int:
+        return sum(cache.host_bytes() for cache in self.caches.values())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLAIN = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "functools", "itertools", "json", "math", "pathlib", "re", "threading", "time", "typing"}
+PLAIN = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "functools", "itertools", "json", "math", "pathlib", "re", "threading", "time", "typing", "weakref"}
 MAY_IMPORT = {                       # room: (other rooms, packages)
     "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
     "rollout": ({"kv_policies"}, {"torch", "safetensors", "os", "shutil", "zlib"}),

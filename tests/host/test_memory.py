@@ -2,6 +2,7 @@
 import logging
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ if not os.environ.get("COMFYUI_PATH"):
 import comfy.model_management  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import memory  # noqa: E402
+from keepsake.host.refusal import changes_that_fit  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, KVStorage, SinkWindow  # noqa: E402
 
-POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(storage=KVStorage("int4", 1, 1)), KVPolicy(schedule=FlashForward(anchor_stride=4)),
+POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(storage=KVStorage("int4", 1, 1)), KVPolicy(storage=KVStorage("model", device="cpu")),
+            KVPolicy(schedule=FlashForward(anchor_stride=4)),
             KVPolicy(schedule=Hierarchical(6))]
 
 
@@ -96,6 +99,25 @@ def test_a_take_whose_least_need_fits_is_let_through(device_of):
     assert need.needed[0] < need.needed[1]
     device_of(need.needed[0])
     tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
+
+
+def test_what_lies_in_main_memory_must_fit_there(device_of):
+    noise, policy = tiny.noise_of(11, 4, 4), KVPolicy(storage=KVStorage("model", device="cpu"))
+    need, stats = outlook(policy, noise), []
+    device_of(need.needed[0] + need.estimate.host[0] - 1)        # here the device's memory is the main one
+    with pytest.raises(ValueError, match="of main memory, which has"):
+        tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
+    device_of(need.needed[0] + need.estimate.host[0])
+    assert torch.equal(tiny.ours(tiny.tiny_model(), noise, 2, policy, on_stats=stats.append, steps=2), tiny.ours(tiny.tiny_model(), noise, 2, steps=2))
+    assert stats[0].peak_host_bytes == need.estimate.host[0] and "of it in main memory" in stats[0].report()
+
+
+def test_main_memory_is_suggested_where_it_has_room():
+    noise = tiny.noise_of(24, 8, 8)
+    plain = outlook(KVPolicy(), noise)
+    small, what = replace(plain, total=plain.activations + plain.estimate.needed[0] * 4 // 5), "KV Storage with dtype model and device cpu"
+    for ram, told in ((plain.estimate.allocated[0], True), (plain.estimate.allocated[0] - 1, False)):
+        assert (what in changes_that_fit(tiny.prepared(tiny.tiny_model()), replace(small, ram=ram), (8, 8))) is told
 
 
 def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):

@@ -28,7 +28,8 @@ SIGMAS = (1., .8, .5, 0.)
 SCHEDULES = [FlashForward(anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2), FlashForward(anchor_window=0),
              Hierarchical(5), RollingForcing(9), ContextRecompute(5)]
 HELD = [KVPolicy(SinkWindow(1, 7), storage=KVStorage("int4", full_chunks=1, sink_frames=1)), KVPolicy(storage=KVStorage("fp8", 1, 0)),
-        KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2))]
+        KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2)), KVPolicy(storage=KVStorage("model", device="cpu")),
+        KVPolicy(SinkWindow(1, 7, "shifted"), storage=KVStorage("model", device="cpu"))]
 FIXED = HELD + [KVPolicy(retention) for retention in CASES if not retention.by_content] + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
 TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
 
