@@ -49,8 +49,8 @@ class Outlook:
 
     def line(self) -> str:
         """The plan in one line."""
-        take = self.setup.take
-        return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks, {self.setup.streams} prompt stream(s): the KV cache takes "
+        take, made = self.setup.take, len(self.setup.made)
+        return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks{f' ({made} made before)' if made else ''}, {self.setup.streams} prompt stream(s): the KV cache takes "
                 f"{span(self.estimate.allocated)}{self._in_ram()}, with copies and a chunk's activations {span(self.needed)}; the device has {size(self.free)} free "
                 f"of {size(self.total)}, and {size(self.weights)} of weights are to be loaded")
 

@@ -42,10 +42,11 @@ class Plan:
     piece: range                     # numbers of the chunks to make in this run
     names: dict                      # stream_names, where a memory is kept or continued
     about: dict                      # describe_take, likewise
+    memory: KVMemory | None          # from which the take goes on
 
     @property
     def setup(self) -> Setup:
-        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype)
+        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -113,7 +114,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
         notes += check_memory(memory, about, policy, geometry, take, chunks, names, model.model.get_dtype_inference())
     piece = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after)
     return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
-                model.model.get_dtype_inference(), piece, names, about)
+                model.model.get_dtype_inference(), piece, names, about, memory)
 
 
 def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):

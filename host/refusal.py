@@ -31,6 +31,18 @@ def refuse_what_cannot_fit(model, outlook: Outlook, latent_size: tuple[int, int]
 def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
     """Sentences, from what costs the take least to what costs it most, each tried by the same dry run."""
     setup, room = outlook.setup, (outlook.total - outlook.activations, outlook.ram)
+    if not setup.made:                   # a take that goes on keeps its prompts, its policy and its size
+        yield from other_policies(setup, room)
+    frames = longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1]) if setup.policy.schedule.extends or not setup.made else 0
+    if frames:
+        pixels = 1 + outlook.temporal_compression * (frames - 1)
+        yield f"a latent of {frames} frames ({pixels} pixel frames) instead of {setup.take.total_frames}"
+    if not setup.made:
+        yield from smaller_size(model, outlook, latent_size)
+
+
+def other_policies(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
+    """Fewer prompts, other storage, another retention."""
     if setup.streams > 1 and fits(replace(setup, streams=1), *room):
         yield "one prompt stream: cfg 1 and one positive prompt"
     for storage, told in ((KVStorage("int8"), "dtype int8"), (KVStorage("model", device="cpu"), "dtype model and device cpu")):
@@ -44,11 +56,6 @@ def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> I
                            SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1)
         if window:
             yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
-    frames = longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1])
-    if frames:
-        pixels = 1 + outlook.temporal_compression * (frames - 1)
-        yield f"a latent of {frames} frames ({pixels} pixel frames) instead of {setup.take.total_frames}"
-    yield from smaller_size(model, outlook, latent_size)
 
 
 def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVMemoryError, KVPolicy, Take
 from ..kv_policies.state import damaged
-from ..rollout.memory_file import KVMemory
+from ..rollout.memory_file import KVMemory, stream_name
 from ..rollout.session import Session
 from .fingerprint import fingerprint, fingerprint_of_prompt
 from .prompts import Prompts
@@ -27,7 +27,7 @@ SAME = {
 
 def stream_names(guider, prompts: Prompts) -> dict:
     """A name that outlives the run for the key of each stream."""
-    return {guider.conds[stream.group][stream.places[0]]["uuid"]: f"prompt {i}" for i, stream in enumerate(prompts.streams)}
+    return {guider.conds[stream.group][stream.places[0]]["uuid"]: stream_name(i) for i, stream in enumerate(prompts.streams)}
 
 
 def describe_take(guider, models: dict, name: str, geometry: Geometry, policy: KVPolicy, take: Take, shape: tuple[int, ...], prompts: Prompts,

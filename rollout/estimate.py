@@ -5,15 +5,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
 
-from ..kv_policies import Bank, Chunk, Forward, Geometry, KVPolicy, Pages, Storage, Take
+from ..kv_policies import Chunk, Forward, Geometry, KVPolicy, Take
 from .chunks import plan_chunks
 from .loop import Model, Rollout, run
+from .memory_file import KVMemory, stream_name
+from .outline import Outline
 from .session import Session
 from .stats import ChunkRow
+from .timeline import prompt_frames
 from .trace import Trace
 
 FORGOTTEN, KEPT = 1.0, float("nan")      # what all latents are: every prediction was right, or no score is a number and keeps its token
@@ -29,16 +33,25 @@ class Setup:
     chunks: list[Chunk]
     streams: int
     dtype: torch.dtype
+    memory: KVMemory | None = None   # from which the take goes on
+    piece: range | None = None       # numbers of the chunks that are made; None: of all that are not made yet
+
+    @property
+    def made(self) -> tuple[Chunk, ...]:
+        return self.memory.chunks if self.memory else ()
 
     def check(self):
         """Raise ValueError, in a sentence, when the policy cannot work with this model and take."""
         self.policy.check(self.geometry, self.take)
 
     def of_length(self, frames: int) -> Setup:
-        """The same take in another length, under one prompt."""
+        """The same take in another length, made to its end, with the prompts that come in before."""
         chunk_frames = min(self.geometry.chunk_frames, frames)
-        return replace(self, geometry=replace(self.geometry, chunk_frames=chunk_frames), take=replace(self.take, total_frames=frames, prompt_frames=()),
-                       chunks=plan_chunks(frames, chunk_frames, self.take.given_frames))
+        of_prompts = chain(self.chunks, repeat(replace(self.chunks[-1], switch=None)))
+        chunks = [replace(chunk, prompt=same.prompt, switch=same.switch, shot=same.shot)
+                  for chunk, same in zip(plan_chunks(frames, chunk_frames, self.take.given_frames, self.made), of_prompts)]
+        return replace(self, geometry=replace(self.geometry, chunk_frames=chunk_frames), chunks=chunks, piece=None,
+                       take=replace(self.take, total_frames=frames, prompt_frames=prompt_frames(chunks)))
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ def fits(setup: Setup, budget: int, ram: float = math.inf) -> bool:
 
 def longest(setup: Setup, budget: int, bound: int, ram: float = math.inf) -> int:
     """The most latent frames, up to `bound`, whose take `fits`; 0: not one new frame."""
-    shortest = setup.take.given_frames + 1
+    shortest = max(setup.take.given_frames, setup.memory.frames if setup.memory else 0) + 1
     return most_that(lambda frames: fits(setup.of_length(frames), budget, ram), shortest, bound)
 
 
@@ -132,8 +145,16 @@ class DryRun:
         model = Model(self._call, self._call, lambda number, step, like: self.latents[:, :, :like.shape[2]])
         rollout = Rollout(self.setup.chunks, torch.tensor(self.setup.take.sigmas), self.latents, self.latents, model, self.session, self.trace,
                           lambda *step: None)
+        rollout.pieces = [self.setup.piece or range(len(self.setup.made), len(self.setup.chunks))]
+        if self.setup.memory:
+            rollout.resume(self._outline(self.setup.memory), {key: stream_name(key) for key in range(self.setup.streams)})
         for _ in run(rollout, self.session, self.trace):
             yield Need(self.trace.rows[-1], self.copied_bytes)
+
+    def _outline(self, memory: KVMemory) -> KVMemory:
+        """A memory with our latents in its own ones' place."""
+        return replace(memory, latents=self.latents[:, :, :memory.frames],
+                       carried={name: self.latents[:, :, :x.shape[2]] for name, x in memory.carried.items()})
 
     def needs(self) -> tuple[Need, ...]:
         copied = [need.copied_bytes for need in self]
@@ -150,38 +171,3 @@ class DryRun:
                 held[session.policy.schedule.lane(memory)] += cache.nbytes() - cache.host_bytes()
         self.lane_bytes = {lane: max(size, self.lane_bytes.get(lane, 0)) for lane, size in held.items()}
         return self.latents[:, :, :x.shape[2]]
-
-
-@dataclass(frozen=True)
-class Outline(Storage):
-    """Another storage's pages without their content: nothing is written, moved or turned."""
-
-    of: Storage
-
-    def pages(self, *shape) -> list[Pages]:
-        return [OutlinePages(pages) for pages in self.of.pages(*shape)]
-
-    def settled(self, bank: Bank) -> tuple[int, int]:
-        return self.of.settled(bank)
-
-    def row_bytes(self, heads: int, head_dim: int) -> float:
-        return self.of.row_bytes(heads, head_dim)
-
-
-class OutlinePages(Pages):
-    place = torch.device("cpu")
-
-    def __init__(self, pages: Pages):
-        self.hold, self.grow, self.nbytes, self.host_bytes = pages.hold, pages.grow, pages.nbytes, pages.host_bytes
-
-    def write(self, *written): ...
-
-    def gather(self, *moved): ...
-
-    def turn(self, *turned): ...
-
-    def settle(self, *settled): ...
-
-    def read(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Zeros of one channel, for a policy that looks at keys."""
-        return (torch.zeros(1, rows.stop - rows.start, 1, 1),) * 2

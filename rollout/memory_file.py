@@ -13,6 +13,11 @@ from .tree_file import load_tree, pack, save_tree
 MOST_FRAMES = 2 ** 31
 
 
+def stream_name(number: int) -> str:
+    """What a take's stream is called in a memory, and in every run that goes on from it."""
+    return f"prompt {number}"
+
+
 @dataclass(frozen=True, eq=False)
 class KVMemory:
     """Everything that a take needs to go on. All tensors lie on the CPU."""

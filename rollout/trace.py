@@ -55,7 +55,8 @@ class Trace:
             self._memory[forward.chunk.index] = dict(
                 kept_tokens=sum(_history_tokens(stream, forward) for stream in streams),
                 full_tokens=(forward.chunk.start_frame - forward.chunk.shot) * g.tokens_per_frame * g.layers * g.heads * len(streams),
-                bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated, host_bytes=sum(stream.host_bytes() for stream in streams))
+                bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated,
+                host_bytes=sum(stream.host_bytes() for stream in streams))
 
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""

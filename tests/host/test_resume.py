@@ -10,7 +10,9 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
+import comfy.model_management  # noqa: E402
 import tiny  # noqa: E402
+from keepsake.host import outer_sample  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
 from keepsake.rollout.memory_file import load_memory, save_memory  # noqa: E402
@@ -51,6 +53,20 @@ def test_two_runs_are_one_to_the_last_bit(model, policy, cfg, prefix, tmp_path):
     assert torch.equal(rest["samples"], whole["samples"])
     assert later.frames == stats.frames == FRAMES and later.chunks[0].start_frame == made
     assert any(f"Carried on at latent frame {made}" in note for note in later.notes)
+
+
+def test_the_plan_of_a_take_that_goes_on_counts_what_it_brings(model, tmp_path, monkeypatch):
+    seen, own = [], outer_sample.outlook
+    monkeypatch.setattr(outer_sample, "outlook", lambda *known: seen.append(own(*known)) or seen[-1])
+    for policy in (KVPolicy(SinkWindow(1, 6)), KVPolicy()):
+        _, memory = saved(model, tmp_path / "m.safetensors", policy=policy)
+        _, later = make(model, policy, memory=memory)
+        told = [(need.row.start_frame, need.row.bank_bytes, need.row.allocated_bytes) for need in seen[-1].estimate.least]
+        assert told == [(row.start_frame, row.bank_bytes, row.allocated_bytes) for row in later.chunks] and "5 chunks (3 made before)" in seen[-1].line()
+    for function in ("get_total_memory", "get_free_memory"):
+        monkeypatch.setattr(comfy.model_management, function, lambda device=None, nbytes=seen[-1].needed[0] - 1, **more: nbytes)
+    with pytest.raises(ValueError, match="makes it fit: \\(1\\) a latent of 8 frames .29 pixel frames. instead of 9.$"):
+        make(model, policy, memory=memory)
 
 
 def test_a_take_goes_on_in_another_process(model, tmp_path):

@@ -20,6 +20,7 @@ from keepsake.kv_policies import (
 from keepsake.kv_policies.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest
+from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES
@@ -34,14 +35,15 @@ FIXED = HELD + [KVPolicy(retention) for retention in CASES if not retention.by_c
 TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
 
 
-def setup(policy, frames=8, chunk_frames=2, given=0, streams=1) -> Setup:
-    take = Take(frames, given, SIGMAS, 1)
-    return Setup(policy, fake.geometry(chunk_frames), take, plan_chunks(frames, chunk_frames, given), streams, torch.float64)
+def setup(policy, frames=8, chunk_frames=2, given=0, streams=1, starts=(), memory=None) -> Setup:
+    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()), [[PromptStart(0), *starts]], 4)
+    take = Take(frames, given, SIGMAS, 1, prompt_frames(chunks))
+    return Setup(policy, fake.geometry(chunk_frames), take, chunks, streams, torch.float64, memory)
 
 
-def measured(policy, frames=8, chunk_frames=2, given=0, streams=1) -> list:
+def measured(policy, frames=8, chunk_frames=2, given=0, streams=1, **more) -> list:
     prefix = fake.noise_of(given, seed=9) if given else None
-    _, trace, _ = fake.take(policy, frames, chunk_frames, prefix, SIGMAS, [f"stream {i}" for i in range(streams)])
+    _, trace, _ = fake.take(policy, frames, chunk_frames, prefix, SIGMAS, [f"stream {i}" for i in range(streams)], **more)
     return untimed(trace.rows)
 
 
@@ -93,6 +95,40 @@ def test_another_length_is_planned_anew():
     short = setup(KVPolicy(), frames=8, given=2).of_length(3)
     assert [chunk.frames for chunk in short.chunks] == [2, 1] and short.take.total_frames == 3
     assert estimate(short).allocated[0] == 3 * fake.geometry().bytes_per_frame(8)
+
+
+@pytest.mark.parametrize("policy", [*FIXED, *(KVPolicy(case) for case in CASES if case.by_content)], ids=repr)
+def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
+    if not policy.schedule.pauses:
+        pytest.skip("made in one run")
+    kept, options = [], dict(frames=12, given=1, streams=2)
+    measured(policy, **options, stop_after=6, on_memory=kept.append)
+    told, rows = estimate(setup(policy, **options, memory=kept[0])), measured(policy, **options, memory=kept[0])
+    assert rows[0].start_frame == kept[0].frames
+    if told.most is told.least:
+        assert untimed(need.row for need in told.least) == rows
+    for least, row, most in zip(told.least, rows, told.most, strict=True):
+        for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
+            assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
+
+
+def test_what_a_memory_brings_is_counted():
+    """Of a take in which nothing new need stay, one with a full memory needs more than one from the start."""
+    policy, kept = KVPolicy(DeCoPrune(gamma=-1.)), []            # everything passes
+    measured(policy, 14, stop_after=10, on_memory=kept.append)
+    nothing = replace(policy, retention=DeCoPrune(gamma=1e9))
+    assert estimate(setup(nothing, 14, memory=kept[0])).needed[0] > estimate(setup(nothing, 14)).needed[0]
+    assert longest(setup(policy, 14, memory=kept[0]), 10 ** 9, 9) == 0       # it holds 10 frames
+
+
+@pytest.mark.parametrize("policy", [KVPolicy(), KVPolicy(SinkWindow(2, 6)), KVPolicy(schedule=SCHEDULES[0]), HELD[0]], ids=repr)
+def test_prompts_in_time_are_estimated_in_every_length(policy):
+    starts = [PromptStart(4, "swap"), PromptStart(8, "cut")] if "cut" in policy.schedule.switches else [PromptStart(4), PromptStart(8)]
+    for frames in (3, 7, 9, 10, 16):
+        told = setup(policy, 10, given=1, starts=starts).of_length(frames)
+        afresh = setup(policy, frames, given=1, starts=starts)
+        assert (told.chunks, told.take) == (afresh.chunks, afresh.take)
+        assert untimed(need.row for need in estimate(told).least) == measured(policy, frames, given=1, starts=starts)
 
 
 def test_the_longest_take_is_the_last_that_fits():
