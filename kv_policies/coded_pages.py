@@ -15,6 +15,11 @@ GROUP = 32                       # tokens whose keys share a scale in each chann
 AT_ONCE = 8192                   # rows that are written or read together: in fp32 they take several times the room
 
 
+def whole_groups(rows: int) -> Tensor:
+    """Sizes of the fewest groups for so many rows."""
+    return torch.tensor([GROUP] * (rows // GROUP) + [rows % GROUP] * (rows % GROUP > 0), dtype=torch.long)
+
+
 class Buffer:
     """Where a layer's rows are put together to be read: one for all layers of a bank."""
 
@@ -97,29 +102,36 @@ class CodedPages(Pages):
             side[0, self.sink:self.sink + first] = rows[:first]
             side[0, self.room.sink:self.room.sink + length - settled] = rows[settled - done:]
         self.sink += first
-        self._append(k[first:settled - done].float(), v[first:settled - done].float())
+        if settled > done + first:
+            # Groups that have lost tokens may be more than there is room for. Not the room but what lies here decides, or runs would differ.
+            if len(self.groups) + (settled - done - first) // GROUP > -(-length // GROUP):
+                self._pack()
+            self._append(k[first:settled - done].float(), v[first:settled - done].float())
 
     def _append(self, k: Tensor, v: Tensor):
-        if not len(k):
-            return
-        known, sizes = len(self.groups), torch.full((len(k) // GROUP,), GROUP)
-        if known + len(sizes) > len(self.keys.scale):        # groups that have lost tokens are not filled up again
-            self.keys.grow(len(self.keys.codes), known + len(sizes))
+        known, sizes = len(self.groups), whole_groups(len(k))
+        self._scale_keys(k, self.count, known, sizes)
         self._set_groups(torch.cat([self.groups, sizes]))
-        self._scale_keys(k, known, sizes)
         low, high = v.amin(-1, keepdim=True), v.amax(-1, keepdim=True)
         new = slice(self.count, self.count + len(v))
         self.values.scale[new], self.values.zero[new] = high - low, low
         self.values.write(self.count, v, self.values.scale[new], self.values.zero[new])
         self.count += len(v)
 
-    def _scale_keys(self, k: Tensor, group: int, sizes: Tensor):
-        """Write keys fp32 `[n, H, D]` of the groups from `group` on, behind the rows of the groups before."""
-        on_device = sizes.to(k.device)
-        low, high = (torch.segment_reduce(k, how, lengths=on_device, unsafe=True) for how in ("min", "max"))
-        new, first = slice(group, group + len(sizes)), int(self.groups[:group].sum())
+    def _pack(self):
+        """Fill up the groups from the first one on that has lost tokens. A key is rounded once more then, by half a step of its new group at most."""
+        whole = int((self.groups == GROUP).long().cumprod(0).sum())
+        for first in range(whole * GROUP, self.count, AT_ONCE):      # a row's group now is never before the one that it gets
+            k = self._decode_keys(slice(first, min(first + AT_ONCE, self.count)))
+            self._scale_keys(k, first, first // GROUP, whole_groups(len(k)))
+        self._set_groups(whole_groups(self.count))
+
+    def _scale_keys(self, k: Tensor, first: int, group: int, sizes: Tensor):
+        """Write keys fp32 `[n, H, D]` as the coded rows from `first` on, in groups of such sizes from `group` on."""
+        of_row, sizes = (each.to(k.device) for each in (torch.arange(group, group + len(sizes)).repeat_interleave(sizes), sizes))
+        low, high = (torch.segment_reduce(k, how, lengths=sizes, unsafe=True) for how in ("min", "max"))
+        new = slice(group, group + len(sizes))
         self.keys.scale[new], self.keys.zero[new] = high - low, low
-        of_row = self.group_of[first:first + len(k)]
         self.keys.write(first, k, self.keys.scale[of_row], self.keys.zero[of_row])
 
     def _set_groups(self, groups: Tensor):
@@ -165,7 +177,7 @@ class CodedPages(Pages):
                 some = self.groups[group:group + AT_ONCE // GROUP]
                 coded = slice(ends[group] - int(some[0]), ends[group + len(some) - 1])
                 part = slice(coded.start + self.sink - rows.start, coded.stop + self.sink - rows.start)
-                self._scale_keys(turn(self._decode_keys(coded)[None], cos[part], sin[part])[0], group, some)
+                self._scale_keys(turn(self._decode_keys(coded)[None], cos[part], sin[part])[0], coded.start, group, some)
 
     def hold(self, count: int):
         self.held = self.read(slice(0, count))[0].clone()

@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
     Take,
 )
 from keepsake.kv_policies.coded import FORMATS
+from keepsake.kv_policies.coded_pages import GROUP, CodedPages
 from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
@@ -45,8 +46,8 @@ def put(banks, chunk, seed):
             bank.write(layer, k, v)
 
 
-def check(banks, dtype):
-    """Rows are called the same, full ones are equal, and coded ones as near as their step says."""
+def check(banks, dtype, packed=0):
+    """Rows are called the same, full ones are equal, and coded ones as near as their step says, once more for each time that groups were filled up."""
     full, coded = banks
     assert (full.length, full.committed) == (coded.length, coded.committed)
     for name in ("frame", "cell", "position"):
@@ -55,7 +56,7 @@ def check(banks, dtype):
     for layer in range(2):
         for exact, near in zip(full.read(layer), coded.read(layer)):
             assert torch.equal(exact[:, :edge[0]], near[:, :edge[0]]) and torch.equal(exact[:, edge[1]:], near[:, edge[1]:])
-            assert torch.allclose(exact, near, rtol=0, atol=STEP[dtype] * RANGE / 2 + 1e-2)
+            assert torch.allclose(exact, near, rtol=0, atol=(1 + packed) * (STEP[dtype] * RANGE / 2 + 1e-2))
     return coded.coded_rows
 
 
@@ -81,24 +82,41 @@ def test_what_has_left_the_latest_chunks_is_coded_and_the_sink_is_not(dtype):
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("seed", range(6))
-def test_any_rows_may_be_dropped_at_any_time(dtype, seed):
+def test_any_rows_may_be_dropped_at_any_time(dtype, seed, monkeypatch):
+    packs, pack = [], CodedPages._pack
+    monkeypatch.setattr(CodedPages, "_pack", lambda pages: packs.append(pages is banks[1].pages[0]) or pack(pages))
     random = torch.Generator().manual_seed(seed)
     banks = pair(KVStorage(dtype, full_chunks=1 + seed % 3, sink_frames=seed % 4), plan=BankPlan(4, 60))
     for index in range(20):
         kept = torch.rand(banks[0].length, generator=random) < (.3 if index == 11 else .9)
         for bank in banks:
             bank.keep(kept.nonzero()[:, 0])
-        check(banks, dtype)
+        check(banks, dtype, sum(packs))
         put(banks, Chunk(index, 2 * index, 2), index)
         after = int(torch.randint(0, banks[0].committed + 1, (1,), generator=random))
         kept = torch.rand(banks[0].length - after, generator=random) < .9
         kept[banks[0].committed - after:] = True
         for bank in banks:
             bank.keep(after + kept.nonzero()[:, 0], after)
-        check(banks, dtype)
+        check(banks, dtype, sum(packs))
         for bank in banks:
             bank.commit()
-        check(banks, dtype)
+        check(banks, dtype, sum(packs))
+    assert {len(pages.keys.scale) for pages in banks[1].pages} == {-(-banks[1].capacity // GROUP)}      # as the estimate has it
+
+
+def test_filling_up_groups_leaves_whole_ones_as_they_are():
+    _, bank = pair(KVStorage("int4", full_chunks=1, sink_frames=0))
+    for index in range(7):
+        put([bank], Chunk(index, 2 * index, 2), index)
+        bank.commit()
+    whole = bank.read(0)[0][:, :64].clone()
+    bank.keep(torch.cat([torch.arange(64), torch.arange(64, bank.length, 3)]))
+    near, pages = bank.read(0)[0].clone(), bank.pages[0]
+    assert pages.groups[:2].tolist() == [GROUP, GROUP] and len(pages.groups) > -(-pages.count // GROUP)
+    pages._pack()
+    assert len(pages.groups) == -(-pages.count // GROUP) and torch.equal(bank.read(0)[0][:, :64], whole)
+    assert torch.allclose(bank.read(0)[0], near, rtol=0, atol=STEP["int4"] * RANGE / 2 + 1e-2)
 
 
 def test_coded_keys_can_be_turned_once():

@@ -29,7 +29,8 @@ SIGMAS = (1., .8, .5, 0.)
 SCHEDULES = [FlashForward(anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2), FlashForward(anchor_window=0),
              Hierarchical(5), RollingForcing(9), ContextRecompute(5)]
 HELD = [KVPolicy(SinkWindow(1, 7), storage=KVStorage("int4", full_chunks=1, sink_frames=1)), KVPolicy(storage=KVStorage("fp8", 1, 0)),
-        KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2)), KVPolicy(storage=KVStorage("model", device="cpu")),
+        KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2)),
+        KVPolicy(DeCoPrune(mode="target_keep", target_keep=.3, dense_chunks=3), storage=KVStorage("int8", 1, 0)), KVPolicy(storage=KVStorage("model", device="cpu")),
         KVPolicy(SinkWindow(1, 7, "shifted"), storage=KVStorage("model", device="cpu"))]
 FIXED = HELD + [KVPolicy(retention) for retention in CASES if not retention.by_content] + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
 TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
@@ -129,6 +130,14 @@ def test_prompts_in_time_are_estimated_in_every_length(policy):
         afresh = setup(policy, frames, given=1, starts=starts)
         assert (told.chunks, told.take) == (afresh.chunks, afresh.take)
         assert untimed(need.row for need in estimate(told).least) == measured(policy, frames, given=1, starts=starts)
+
+
+def test_groups_that_lose_tokens_take_no_more_room():
+    """Which tokens go is by the picture, and with that how many of a chunk that is in codes only in part; all else is known."""
+    policy, chunk = KVPolicy(DeCoPrune(mode="target_keep", target_keep=.3, dense_chunks=4), storage=KVStorage("int8", 1, 0)), 2 * fake.geometry().bytes_per_frame(8)
+    for need, row in zip(estimate(setup(policy, 40)).least, measured(policy, 40), strict=True):
+        assert abs(need.row.bank_bytes[0] - row.bank_bytes[0]) < chunk
+        assert replace(need.row, bank_bytes=(), seconds_by_phase={}, seconds=0) == replace(row, bank_bytes=())
 
 
 def test_the_longest_take_is_the_last_that_fits():

@@ -5,11 +5,13 @@ import pytest
 import torch
 from keepsake.kv_policies import (
     ContextRecompute,
+    DeCoPrune,
     DirectedForcing,
     FlashForward,
     HeadTable,
     KVMemoryError,
     KVPolicy,
+    KVStorage,
     RollingForcing,
     SinkWindow,
 )
@@ -23,7 +25,9 @@ FLASH = [FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner
          FlashForward(anchor_stride=3, block_anchors=1, anchor_window=1, planner_history=2, stage_history=2, budget_frames=9),
          FlashForward(anchor_window=0, budget_frames=9)]
 TABLE = HeadTable("fake", "drift", ((.1, .9), (.6, .4)))
-POLICIES = [*(KVPolicy(retention) for retention in CASES), *(KVPolicy(schedule=schedule) for schedule in (*FLASH, RollingForcing(15), ContextRecompute(5))),
+HELD = [KVPolicy(DeCoPrune(mode="target_keep", target_keep=.3, dense_chunks=2), storage=KVStorage("int4", 1, 0)),
+        KVPolicy(SinkWindow(2, 7, "shifted"), storage=KVStorage("model", device="cpu"))]
+POLICIES = [*HELD, *(KVPolicy(retention) for retention in CASES), *(KVPolicy(schedule=schedule) for schedule in (*FLASH, RollingForcing(15), ContextRecompute(5))),
             KVPolicy(CASES[0], DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE)),
             KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6))]
 
@@ -39,7 +43,7 @@ def in_runs(policy, stops, path, **options):
     return out, trace
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.retention} {policy.selection} {policy.schedule}")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.retention} {policy.selection} {policy.schedule} {policy.storage}")
 def test_resumed_equals_straight(policy, tmp_path):
     draw = random.Random(repr(policy))
     for _ in range(5):
