@@ -1,15 +1,11 @@
 """Pictures of a take's memory."""
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from comfy_api.latest import ui
 from torch import Tensor
 
 from ..rollout.stats import KVStats
-from ..rollout.timeline import latent_frame_of
 from .memory import Outlook
-
-SHEET_FRAMES, SHEET_COLUMNS, SHEET_WIDTH = 64, 8, 256        # of the memory map on the page; the width of one picture in pixels
 
 
 def _figure(width: float, height: float):
@@ -29,7 +25,7 @@ def _image(figure) -> Tensor:
 
 def plot_stats(stats: KVStats) -> Tensor:
     """Over the chunks: live bytes, tokens by bank, prune ratio, seconds by phase; and what stayed of each frame, and the policy's scores."""
-    rows = [row for row in stats.chunks if row.item == 0]
+    rows = stats.rows_of(0)
     frame = [row.start_frame for row in rows]
     figure = _figure(9, 8)
     figure.suptitle(", ".join(f"{slot} {part['name']}" for slot, part in stats.policy.items()), fontsize="medium")
@@ -49,7 +45,7 @@ def plot_stats(stats: KVStats) -> Tensor:
     phases = sorted({name for row in rows for name in row.seconds_by_phase})
     time.stackplot(frame, [[row.seconds_by_phase.get(name, 0) for row in rows] for name in phases], labels=phases, alpha=.7)
     time.set(title=f"time per chunk ({stats.seconds:.1f} s in all)", ylabel="s")
-    share = stats.memory_maps[0].flatten(1).mean(1)
+    share = stats.memory_maps[0].at(rows[-1]).flatten(1).mean(1)
     kept.bar(range(len(share)), 100 * share, width=1.0, color="tab:olive")
     kept.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
     for axes in (memory, tokens, ratio, time, kept):
@@ -108,44 +104,6 @@ def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tens
     axes.set(xlabel="head", ylabel="layer", title=title)
     figure.colorbar(shown, ax=axes)
     return _image(figure)
-
-
-def light_kept_tokens(images: Tensor, stats: KVStats, dropped_brightness: float) -> Tensor:
-    """Frames `[N, H, W, 3]` with dropped tokens dim and grey; a token that some heads hold is in between."""
-    needed = len(stats.memory_maps) * stats.pixel_frames
-    if len(images) != needed:
-        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({len(stats.memory_maps)} take(s) of "
-                         f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
-    height, width = stats.latent_size
-    if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:
-        raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is {width}x{height}: "
-                         "the proportions differ. Connect the decoded frames of the take that these stats belong to.")
-    latent_of = [latent_frame_of(i, stats.temporal_compression) for i in range(stats.pixel_frames)]
-    out = torch.empty_like(images)
-    for i, kept in enumerate(stats.memory_maps):
-        lit = kept.repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None, :height, :width]
-        lit = functional.interpolate(lit, images.shape[1:3], mode="nearest")[:, 0, ..., None].to(images)
-        for j, latent in enumerate(latent_of):           # one frame at a time: a long take is large
-            frame = images[i * stats.pixel_frames + j]
-            grey = frame.mean(-1, keepdim=True) * dropped_brightness
-            out[i * stats.pixel_frames + j] = torch.lerp(grey.expand_as(frame), frame, lit[latent])
-    return out
-
-
-def memory_map_preview(lit: Tensor, stats: KVStats, node) -> dict:
-    """What the page scrubs through: of the first take's `frames`, spread over it, small pictures in one temp image with `columns` in each of
-    its `rows`; and the share kept of every latent frame."""
-    frames = sorted({round(i * (stats.frames - 1) / (SHEET_FRAMES - 1)) for i in range(SHEET_FRAMES)})
-    rows = -(-len(frames) // SHEET_COLUMNS)
-    sheet = None
-    for place, frame in enumerate(frames):
-        picture = lit[frame * stats.temporal_compression].movedim(-1, 0)[None]
-        small = functional.interpolate(picture, (round(SHEET_WIDTH * picture.shape[2] / picture.shape[3]), SHEET_WIDTH), mode="area")[0].movedim(0, -1)
-        if sheet is None:
-            sheet = lit.new_zeros(rows, small.shape[0], SHEET_COLUMNS, SHEET_WIDTH, 3)
-        sheet[place // SHEET_COLUMNS, :, place % SHEET_COLUMNS] = small
-    return {"sheet": save_preview(sheet.flatten(2, 3).flatten(0, 1)[None], node)[0], "rows": rows, "columns": SHEET_COLUMNS, "frames": frames,
-            "kept_by_frame": stats.to_dict()["kept_by_frame"][0], "aspect": lit.shape[2] / lit.shape[1]}
 
 
 def save_preview(image: Tensor, node) -> list:

@@ -126,6 +126,11 @@ class SelectionRun:
         """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
         return attention(q, *bank.read(layer))
 
+    def reads(self, chunk: Chunk) -> Tensor | None:
+        """Of each latent frame of the take `[T]`, 0 to 1: by how many of the chunk's query frames, heads, layers and steps so far it was read.
+        None: by all, as far as the memory holds it."""
+        return None
+
     def state(self) -> State:
         """What this run must know between two chunks, so that a later run can go on from there."""
         return {}

@@ -11,6 +11,7 @@ from .base import Attention, Retention, Selection, SelectionRun
 from .cache import Bank
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
+from .read_tally import ReadTally
 from .state import State, count_of, part_of
 from .take import Chunk, Geometry, Take
 
@@ -51,7 +52,7 @@ class DirectedForcing(Selection):
                              f"Use a {name} of at least {geometry.chunk_frames + 1}.")
 
     def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
-        return DirectedForcingRun(self, geometry, self.active_from or retention.window(take) or PUBLISHED_WINDOW)
+        return DirectedForcingRun(self, geometry, self.active_from or retention.window(take) or PUBLISHED_WINDOW, take.total_frames)
 
 
 class History(NamedTuple):
@@ -60,6 +61,7 @@ class History(NamedTuple):
     key: tuple                       # chunk and rows that it describes
     counts: list[int]                # tokens of each frame
     sinks: int                       # how many of the frames are sink frames
+    numbers: Tensor                  # [J] latent frame of each
     starts: Tensor                   # [J] first row of each frame
     lengths: Tensor                  # [J]
     frame_of_row: Tensor             # [S]
@@ -77,7 +79,7 @@ class KeyStatistics(NamedTuple):
 
 
 class DirectedForcingRun(SelectionRun):
-    def __init__(self, policy: DirectedForcing, geometry: Geometry, active_from: int):
+    def __init__(self, policy: DirectedForcing, geometry: Geometry, active_from: int, total_frames: int):
         self.policy, self.geometry, self.active_from = policy, geometry, active_from
         table = policy.head_table
         self.budgets = ([[policy.uniform_budget] * geometry.heads] * geometry.layers if table is None
@@ -86,11 +88,14 @@ class DirectedForcingRun(SelectionRun):
         self.heads: dict[tuple[int, int, int], dict[int, Tensor]] = {}      # by bank, layer and frames of the chunk
         self.histories: dict[int, History] = {}              # by bank
         self.statistics: dict[tuple[int, int], KeyStatistics] = {}       # by bank and layer
+        self.tally = ReadTally(total_frames)
 
     def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
         history = self._history(bank, chunk)
         frames, by_budget = len(history.counts), self._by_budget(layer, chunk, q, bank)
+        self.tally.count(chunk, chunk.frames * q.shape[2], q.device)
         if frames + chunk.frames < self.active_from or min(by_budget) >= frames + chunk.frames:
+            self.tally.add(history.numbers, chunk.frames * q.shape[2])
             return super().read(layer, chunk, q, bank, attention)
         k, v = bank.read(layer)
         scores = self._scores(layer, chunk, q, k[0, :bank.committed], bank, history)
@@ -98,14 +103,19 @@ class DirectedForcingRun(SelectionRun):
         for budget, heads in by_budget.items():
             if budget >= frames + chunk.frames:      # everything: the host's own attention
                 out[:, :, heads] = attention(q[:, :, heads], k[:, :, heads], v[:, :, heads]).unflatten(-1, (len(heads), -1))
+                self.tally.add(history.numbers, chunk.frames * len(heads))
             else:
                 chosen = choose_frames(scores[:, heads], history.sinks, budget - chunk.frames)
+                self.tally.add(history.numbers[chosen])
                 groups.append(read_group(chosen, heads, history, bank.committed, chunk.frames, self.geometry.tokens_per_frame))
         self.backend = choose(q, self.policy.backend)
         self.frames_read += sum(min(budget, frames + chunk.frames) * len(heads) for budget, heads in by_budget.items())
         self.frames_in_reach += (frames + chunk.frames) * q.shape[2]
         ragged_attention(q, k, v, groups, out, self.policy.backend)
         return out.flatten(2)
+
+    def reads(self, chunk: Chunk) -> Tensor | None:
+        return self.tally.shares(chunk)
 
     def state(self) -> State:
         return {"frames_read": self.frames_read, "frames_in_reach": self.frames_in_reach, "backend": self.backend}
@@ -160,7 +170,7 @@ def history_of(key: tuple, bank: Bank, geometry: Geometry, shot: int) -> History
     frame, cell = bank.frame[:bank.committed], bank.cell[:bank.committed]
     names, index, counts = torch.unique_consecutive(frame, return_inverse=True, return_counts=True)
     row_lengths = torch.bincount(index * h + cell // w, minlength=len(names) * h)
-    parts = (counts.cumsum(0) - counts, counts, index, cell.argsort(stable=True), torch.bincount(cell, minlength=h * w), row_lengths, cell)
+    parts = (names, counts.cumsum(0) - counts, counts, index, cell.argsort(stable=True), torch.bincount(cell, minlength=h * w), row_lengths, cell)
     return History(key, counts.tolist(), int((names < shot + ANCHOR_FRAMES).sum()), *(part.to(device) for part in parts))
 
 

@@ -1,8 +1,11 @@
 """What the memory of a take held and cost, as text, picture and JSON."""
 from comfy_api.latest import io
 
-from ..host.plots import light_kept_tokens, memory_map_preview, plot_stats, save_preview
+from ..host.memory_map import film_of_memory, light_kept_tokens, memory_map_preview
+from ..host.plots import plot_stats, save_preview
 from .sockets import CATEGORY, KVStatsSocket
+
+SHOWN = {"at the end": light_kept_tokens, "chunk by chunk": film_of_memory}
 
 
 class KVMemoryStats(io.ComfyNode):
@@ -27,16 +30,21 @@ class KVMemoryMap(io.ComfyNode):
     def define_schema(cls):
         return io.Schema(
             node_id="KeepsakeKVMemoryMap", display_name="KV Memory Map", category=CATEGORY,
-            description="The take's frames with the tokens lit that its last chunk could still read; what was dropped is dim and grey.",
+            description="The take's frames with the tokens lit that its last chunk could still read; what was dropped is dim and grey. Or, chunk by "
+                        "chunk, what was in memory then.",
             search_aliases=["memory map", "kept tokens", "attention mask video", "what the model remembers"],
             inputs=[
                 io.Image.Input("images", tooltip="The take's decoded frames, all of them."),
                 KVStatsSocket.Input("kv_stats"),
                 io.Float.Input("dropped_brightness", default=0.25, min=0.0, max=1.0, step=0.05, tooltip="How bright dropped tokens are shown."),
+                io.Combo.Input("show", options=[*SHOWN], default="at the end", optional=True,
+                               tooltip="At the end: the take's frames, lit where its last chunk could read. Chunk by chunk: an image for each "
+                                       "chunk, with small pictures of the frames so far, a row for each head group, and, under Directed Forcing, "
+                                       "a row of what was read."),
             ],
             outputs=[io.Image.Output(display_name="images")])
 
     @classmethod
-    def execute(cls, images, kv_stats, dropped_brightness):
-        lit = light_kept_tokens(images, kv_stats, dropped_brightness)
-        return io.NodeOutput(lit, ui={"memory_map": [memory_map_preview(lit, kv_stats, cls)]})
+    def execute(cls, images, kv_stats, dropped_brightness, show="at the end"):
+        shown = SHOWN[show](images, kv_stats, dropped_brightness)
+        return io.NodeOutput(shown, ui={"memory_map": [memory_map_preview(images, kv_stats, dropped_brightness, cls)]})

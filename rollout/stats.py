@@ -3,9 +3,8 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
 
-from torch import Tensor
-
 from ..kv_policies import Geometry
+from .memory_map import MemoryMap
 from .timeline import pixel_frames
 
 
@@ -26,6 +25,7 @@ class ChunkRow:
     seconds: float                   # of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for
     seconds_by_phase: dict[str, float]      # denoise, probe, clean, recache, policy
     host_bytes: int = 0              # of the buffers, those in main memory by choice (KV Storage), whatever the device
+    reads: tuple[float, ...] = ()    # of each earlier latent frame, see `SelectionRun.reads`; empty: all that is kept, or a given chunk
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class KVStats:
     notes: tuple[str, ...] = ()      # what a user should know about this run
     scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, over all items
     latent_size: tuple[int, int] = (0, 0)    # height and width
-    memory_maps: tuple[Tensor, ...] = ()     # by item `[T, h, w]`, 0 to 1: share of layers and heads in which the last chunk could read a token
+    memory_maps: tuple[MemoryMap, ...] = ()  # by item
     bank_names: tuple[str, ...] = ()
     measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
     given_frames: int = 0            # latent frames of one batch item that were given
@@ -74,13 +74,19 @@ class KVStats:
         full = sum(row.full_tokens for row in rows)
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
 
+    def rows_of(self, item: int) -> list[ChunkRow]:
+        """The chunks of one of the batch."""
+        return [row for row in self.chunks if row.item == item]
+
     def to_dict(self) -> dict:
-        kept = [[round(share, 4) for share in item.flatten(1).mean(1).tolist()] for item in self.memory_maps]
+        ends = [(map_of_item, self.rows_of(item)[-1]) for item, map_of_item in enumerate(self.memory_maps)]
+        kept = [[round(share, 4) for share in map_of_item.at(last).flatten(1).mean(1).tolist()] for map_of_item, last in ends]
         told = asdict(replace(self, memory_maps=()))
         del told["memory_maps"]
         return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames,
                 "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "peak_host_bytes": self.peak_host_bytes,
-                "kept_by_frame": kept}
+                "kept_by_frame": kept, "dropped_by_frame": [map_of_item.dropped(last) for map_of_item, last in ends],
+                "head_group_shares": self.memory_maps[0].shares if ends else ()}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)

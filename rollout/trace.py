@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Bank, Chunk, Forward
+from .memory_map import MemoryMap, MemoryWatch
 from .session import Session
 from .stats import ChunkRow
 from .stream import Stream
@@ -25,11 +26,12 @@ class Trace:
         self.item = 0
         self.notes: list[str] = []
         self.scores: dict | None = None
-        self.memory_maps: list[Tensor] = []
+        self.memory_maps: list[MemoryMap] = []                              # by item
         self.bank_names: tuple[str, ...] = ()
         self._lock = Lock()              # forwards may run in several threads
         self._phases: dict[tuple[int, str], float] = defaultdict(float)     # by chunk and name
         self._memory: dict[int, dict] = {}                                  # by chunk
+        self._watch: MemoryWatch | None = None                              # of the item in work
 
     def note(self, text: str):
         if text not in self.notes:       # the batch's items tell the same
@@ -57,9 +59,19 @@ class Trace:
                 full_tokens=(forward.chunk.start_frame - forward.chunk.shot) * g.tokens_per_frame * g.layers * g.heads * len(streams),
                 bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated,
                 host_bytes=sum(stream.host_bytes() for stream in streams))
+            if streams and forward.step >= session.take.steps - 1:       # once a chunk: steps differ in nothing that is told
+                self._look(streams[0], forward, session.take.total_frames)
+
+    def _look(self, stream: Stream, forward: Forward, frames: int):
+        """Which tokens of the take are in reach of a chunk, and which frames it read."""
+        self._watch = self._watch or MemoryWatch(stream, forward.memory, frames)
+        self._watch.see(forward.chunk.index, _in_reach(stream, forward))
+        reads = stream.selection.reads(forward.chunk)
+        if reads is not None:
+            self._memory[forward.chunk.index]["reads"] = tuple(round(share, 4) for share in reads[:forward.chunk.start_frame].tolist())
 
     def conclude(self, session: Session):
-        """What one item's take leaves: the policy's notes and scores, and which tokens its last chunk could read."""
+        """What one item's take leaves: the policy's notes and scores, and which tokens were in memory when."""
         streams = list(session.streams.values())
         for text in (*streams[0].retention.notes, *streams[0].selection.notes):
             self.note(text)
@@ -67,14 +79,8 @@ class Trace:
             told = streams[0].retention.histogram.to_dict()
             before = self.scores["counts"] if self.scores else [0] * len(told["counts"])
             self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
-        g = session.geometry
-        kept = torch.zeros(session.take.total_frames * g.tokens_per_frame)
-        for bank in (bank for cache in streams[0].caches.values() for bank in cache.banks):
-            kept[bank.frame[:bank.length] * g.tokens_per_frame + bank.cell[:bank.length]] += sum(map(len, bank.heads)) / (g.layers * g.heads)
-        kept = kept.clamp(max=1).view(-1, *g.grid)
-        last = self.rows[-1]
-        kept[last.start_frame:] = 1                  # the last chunk reads itself
-        self.memory_maps.append(kept[:last.start_frame + last.frames])
+        self.memory_maps.append(self._watch.map([row for row in self.rows if row.item == self.item]))
+        self._watch = None
         banks = max(len(row.bank_tokens) for row in self.rows)       # chunks that were given before the first forward know of none
         self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
                              bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes))) for row in self.rows]
@@ -99,14 +105,19 @@ def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
     return named
 
 
+def _in_reach(stream: Stream, forward: Forward) -> list[tuple[int, Tensor]]:
+    """History that a forward can read, of each bank: its number, and the names of its tokens, see `Bank.names`."""
+    parts = [(number, bank, slice(0, bank.committed)) for number, bank in enumerate(stream.caches[forward.memory].banks)]
+    parts += [(0, bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
+    return [(number, bank.names()[rows]) for number, bank, rows in parts]
+
+
 def _history_tokens(stream: Stream, forward: Forward) -> int:
     """History that a forward can read, over layers and heads; a token that lies in two memories counts once, and one of a later frame not at all."""
     cache = stream.caches[forward.memory]
     if not forward.reads:
         return cache.history_tokens()
-    parts = [(cache.banks[0], slice(0, cache.banks[0].committed))]
-    parts += [(bank, bank.rows_of(first, last)) for name, first, last in forward.reads for bank in stream.caches[name].banks[:1]]
-    names = torch.cat([bank.frame[rows] * bank.geometry.tokens_per_frame + bank.cell[rows] for bank, rows in parts])
+    names = torch.cat([names for _, names in _in_reach(stream, forward)])
     names = names[names < forward.chunk.start_frame * cache.geometry.tokens_per_frame]
     if not len(names):
         return 0

@@ -9,7 +9,7 @@ if not os.environ.get("COMFYUI_PATH"):
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from keepsake.host.heads import load_head_map, profile_heads  # noqa: E402
-from keepsake.host.plots import light_kept_tokens, memory_map_preview, plot_stats  # noqa: E402
+from keepsake.host.plots import plot_stats  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
 
 HALF = dict(mode="target_keep", target_keep=.5)
@@ -33,7 +33,7 @@ def test_keeping_everything_is_bit_equal_to_full_kv(options):
 def test_half_is_pruned_at_any_size(chunk_frames, size):
     out, stats = take(DeCoPrune(**HALF), tiny.noise_of(17, *size), chunk_frames)
     assert torch.isfinite(out).all() and 0 < stats.prune_ratio < .5
-    kept = stats.memory_maps[0]
+    kept = stats.memory_maps[0].at(stats.chunks[-1])
     assert kept.shape == (17, *stats.geometry.grid) and kept[0].min() == kept[16].min() == 1
 
 
@@ -42,7 +42,7 @@ def test_batch_items_are_as_if_alone_and_have_maps_of_their_own():
     both, stats = take(DeCoPrune(**HALF), noise)
     alone, _ = take(DeCoPrune(**HALF), noise[:1])
     assert torch.equal(both[:1], alone)
-    assert len(stats.memory_maps) == 2 and not torch.equal(*stats.memory_maps)
+    assert len(stats.memory_maps) == 2 and not torch.equal(*(kept.held_until for kept in stats.memory_maps))
 
 
 def test_guidance_prunes_both_streams_alike():
@@ -92,28 +92,8 @@ def test_controls_prune_as_much_of_a_real_take():
     assert take(RandomPrune(**HALF), noise)[1].prune_ratio == take(DeCoPrune(**HALF), noise)[1].prune_ratio
 
 
-def test_the_memory_map_dims_what_was_dropped():
-    _, stats = take(DeCoPrune(mode="target_keep", target_keep=0.), tiny.noise_of(12, 7, 9))
-    images = torch.full((stats.pixel_frames, 7 * 8, 9 * 8, 3), .5)
-    shown = light_kept_tokens(images, stats, .2)
-    assert (shown[:5] == .5).all() and (shown[-8:] == .5).all()                   # the sink and what the last chunk has before it
-    assert torch.allclose(shown[9:17], torch.tensor(.1))
-    with pytest.raises(ValueError, match=f"got 3 images, and the stats are of {stats.pixel_frames} frames"):
-        light_kept_tokens(images[:3], stats, .2)
-    with pytest.raises(ValueError, match="images of 90x56, and the stats are of a take whose latent is 9x7"):
-        light_kept_tokens(images[:, :, :1].expand(-1, -1, 90, -1), stats, .2)
-    assert plot_stats(stats).shape[-1] == 3
-
-
-def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
-    _, stats = take(DeCoPrune(mode="target_keep", target_keep=0.), tiny.noise_of(12, 7, 9))
-    images, saved = torch.rand(stats.pixel_frames, 56, 72, 3), []
-    monkeypatch.setattr("keepsake.host.plots.save_preview", lambda image, node: saved.append(image) or [{"filename": "sheet.png"}])
-    told = memory_map_preview(images, stats, None)
-    assert (told["sheet"], told["frames"], told["rows"], told["columns"]) == ({"filename": "sheet.png"}, list(range(12)), 2, 8)
-    assert saved[0].shape == (1, 2 * round(256 * 56 / 72), 8 * 256, 3) and (saved[0][0, -1, 4 * 256:] == 0).all()      # 12 of 16 places
-    assert torch.allclose(saved[0][0, 199:, 3 * 256:4 * 256].mean((0, 1)), images[44].mean((0, 1)), atol=.02)          # the last frame is the 45th
-    assert told["kept_by_frame"][-3:] == [1, 1, 1] and told["kept_by_frame"][4] == 0
+def test_the_plot_of_a_take():
+    assert plot_stats(take(DeCoPrune(**HALF), tiny.noise_of(12))[1]).shape[-1] == 3
 
 
 def test_the_plot_of_several_banks_over_a_prefix():

@@ -35,7 +35,8 @@ def test_each_forward_stands_here_and_reads_exactly_this(monkeypatch):
         ([0, 5], [0, 1], 0., [], []), ([6], [2], 1., [0, 5], [0, 1]),
     ]
     assert [row.bank_tokens for row in trace.rows] == [(0,), (12,), (12,), (12,)]
-    assert [frame for frame in range(7) if trace.memory_maps[0][frame].min() == 1] == [0, 5, 6]
+    kept = trace.memory_maps[0].at(trace.rows[-1])
+    assert [frame for frame in range(7) if kept[frame].min() == 1] == [0, 5, 6]
 
 
 def test_more_context_than_a_chunk_goes_in_parts(monkeypatch):

@@ -229,6 +229,6 @@ def test_parameters_that_cannot_work_are_refused(wrong, message):
 def test_stats_tell_scores_and_the_memory_map():
     _, trace = script(DeCoPrune(), 12, 2, wrong=[13, 17])
     assert sum(trace.scores["counts"]) == 4 * 12                # the sink and the last chunk are not scored
-    kept = trace.memory_maps[0]
+    kept = trace.memory_maps[0].at(trace.rows[-1])
     assert kept.shape == (12, 2, 3)
     assert kept[2].flatten().tolist() == [0, 1, 0, 0, 0, 1] and kept[3].sum() == 0 and kept[[0, 1, 6, 7, 8, 9, 10, 11]].min() == 1

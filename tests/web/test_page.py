@@ -5,14 +5,18 @@ WORKFLOWS = sorted(path.stem for path in (Path(__file__).parents[2] / "workflows
 SAMPLER, STATS, MAP = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats", "KeepsakeKVMemoryMap"
 
 
-# In front of the quickstart's larger pixels, and in view.
+# In front of the quickstart's larger pixels, and in view; its policy is one that drops half of what is no longer among the latest.
 PUT_A_MEMORY_MAP_IN = """() => {
+  const policy = LiteGraph.createNode("KeepsakePolicyDeCoPrune");
+  app.graph.add(policy);
+  for (const [name, value] of [["mode", "target_keep"], ["target_keep", 0.5], ["dense_chunks", 1]]) policy.widgets.find(widget => widget.name === name).value = value;
   const [sampler, decode, scale] = ["KeepsakeARVideoSampler", "VAEDecode", "ImageScaleBy"].map(type => app.graph.nodes.find(node => node.type === type));
   const map = LiteGraph.createNode("KeepsakeKVMemoryMap");
   map.pos = [sampler.pos[0], sampler.pos[1] + 560];
   app.graph.add(map);
   decode.connect(0, map, 0);
   sampler.connect(1, map, 1);
+  policy.connect(0, sampler, sampler.inputs.findIndex(input => input.name === "kv_policy"));
   map.connect(0, scale, 0);
 }"""
 
@@ -20,6 +24,18 @@ PUT_A_MEMORY_MAP_IN = """() => {
 def told(row) -> str:
     """The chart's words on the cache at a chunk of the result."""
     return f"{sum(row['bank_bytes']) / 2 ** 20:.1f} of {row['allocated_bytes'] / 2 ** 20:.1f} MiB"
+
+
+# In the memory map's picture.
+DARK_TOKENS = """(canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((value, i) => i % 4 === 3 && value).length)(
+  document.querySelector(".keepsake-memory_map canvas"))"""
+
+
+def point(page, plot, frame):
+    """At a latent frame of twelve in the memory map's upper or lower plot."""
+    plots = page.panel(MAP, "memory_map", "latent frame").query_selector_all("svg")
+    box = plots[0 if plot == "upper" else -1].bounding_box()
+    page.tab.mouse.move(box["x"] + box["width"] * (frame + .5) / 12, box["y"] + 3)
 
 
 def test_every_workflow_opens(page):
@@ -32,19 +48,28 @@ def test_every_workflow_opens(page):
 
 
 def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
-    page.open("quickstart", latent_frames=9)
+    page.open("quickstart", latent_frames=12)
     page.tab.evaluate(PUT_A_MEMORY_MAP_IN)
     saved = "JSON.stringify(app.graph.nodes.map(node => node.serialize().widgets_values))"
     before = page.tab.evaluate(saved)
     outputs = page.result(page.run())
-    last, kept = outputs[STATS]["kv_stats"][0]["chunks"][-1], outputs[MAP]["memory_map"][0]["kept_by_frame"]
+    last, memory = outputs[STATS]["kv_stats"][0]["chunks"][-1], outputs[MAP]["memory_map"][0]
+    (dropped,), kept = memory["dropped"], memory["kept_by_frame"]
+    assert 0 < kept[3] < 1
     for _ in range(2):                       # as it came, and after a reload
         for node_class in (SAMPLER, STATS):
             page.panel(node_class, "chart", told(last))
-        assert "9 latent frames" in page.panel(STATS, "report", "prune ratio").inner_text()
-        timeline = page.panel(MAP, "memory_map", "latent frame").query_selector("svg").bounding_box()
-        page.tab.mouse.move(timeline["x"] + timeline["width"] * 3.5 / 9, timeline["y"] + 3)
+        assert "12 latent frames" in page.panel(STATS, "report", "prune ratio").inner_text()
+        point(page, "upper", 3)
         page.panel(MAP, "memory_map", f"latent frame 3{100 * kept[3]:.1f} % in memory")
+        # As many tokens are dark as were dropped.
+        page.tab.wait_for_function(f"{DARK_TOKENS} === {sum(tokens for chunk, tokens in dropped[3])}")
+        point(page, "lower", 4)                      # back to when it was made
+        page.panel(MAP, "memory_map", "latent frame 3100.0 % in memory")
+        page.panel(MAP, "memory_map", "as 3 to 5 were made")
+        page.tab.wait_for_function(f"{DARK_TOKENS} === 0")
+        point(page, "lower", 0)
+        page.panel(MAP, "memory_map", "latent frame 3not made yet")
         assert page.tab.evaluate(saved) == before
         page.reload()
 
