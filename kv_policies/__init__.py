@@ -1,6 +1,7 @@
 """What to keep of the past: KV cache, token index, RoPE moves, and one file per method. Needs torch and nothing else."""
-from .base import Attention, BankPlan, KVPolicy, Probe, ReadAll, Retention, RetentionRun, Schedule, Selection, SelectionRun, Storage
-from .cache import Bank, KVCache
+from .bank import Bank
+from .base import Attention, BankPlan, KVPolicy, Probe, ReadAll, Retention, RetentionRun, Selection, SelectionRun
+from .cache import KVCache
 from .clean_pass import CleanPass
 from .context_recompute import ContextRecompute
 from .decoprune import DeCoPrune
@@ -14,10 +15,11 @@ from .hierarchical import Hierarchical
 from .pages import Pages
 from .pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .rolling_forcing import RollingForcing
+from .schedule import Schedule
 from .scores import ScoreHistogram
 from .sink_window import SinkWindow
 from .state import KVMemoryError, State
-from .storage import KVStorage
+from .storage import KVStorage, Storage
 from .take import HISTORY, SWITCHES, Chunk, Forward, Geometry, Switch, Take
 
 RETENTIONS = (                   # what tests iterate over

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import Schedule
+from .schedule import Schedule
 from .take import SWITCHES, Chunk
 
 

@@ -1,4 +1,4 @@
-"""A bank's rows in fewer bits: keys and values in groups that share a scale and a zero point (KIVI, arXiv 2402.02750)."""
+"""A bank's rows in fewer bits, but for the first and the latest (KIVI, arXiv 2402.02750)."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -7,17 +7,10 @@ import torch
 from torch import Tensor
 
 from .coded import Coded, Format
+from .coded_keys import AT_ONCE, GROUP, CodedKeys
 from .pages import Pages
 from .rope import turn
 from .state import State, damaged, tensor_of
-
-GROUP = 32                       # tokens whose keys share a scale in each channel; only whole groups are coded
-AT_ONCE = 8192                   # rows that are written or read together: in fp32 they take several times the room
-
-
-def whole_groups(rows: int) -> Tensor:
-    """Sizes of the fewest groups for so many rows."""
-    return torch.tensor([GROUP] * (rows // GROUP) + [rows % GROUP] * (rows % GROUP > 0), dtype=torch.long)
 
 
 class Buffer:
@@ -53,21 +46,15 @@ class CodedPages(Pages):
                  counts_buffer: bool):
         super().__init__(sum(room), heads, head_dim, dtype, device)
         self.room, self.buffer, self.counts_buffer = room, buffer, counts_buffer
-        self.keys = Coded(form, capacity, (-(-capacity // GROUP), heads, head_dim), (heads, head_dim), device)
+        self.keys = CodedKeys(form, capacity, heads, head_dim, device)
         self.values = Coded(form, capacity, (capacity, heads, 1), (heads, head_dim), device)
         self.sink = self.count = 0
-        self.groups = torch.empty(0, dtype=torch.long)       # tokens of each group of keys
-        self.group_of = self.groups.to(device)               # of each coded row
         self.held = self.k[:, :0]
 
     def _slots(self, rows: slice) -> slice:
         """Where full rows behind the coded ones lie."""
         behind = self.room.sink - self.sink - self.count
         return slice(rows.start + behind, rows.stop + behind)
-
-    def _decode_keys(self, rows: slice) -> Tensor:
-        """Coded rows, counted from the first coded one: fp32 `[n, H, D]`."""
-        return self.keys.read(rows, *(table[self.group_of[rows]] for table in (self.keys.scale, self.keys.zero)))
 
     def _decode_values(self, rows: slice) -> Tensor:
         return self.values.read(rows, self.values.scale[rows], self.values.zero[rows])
@@ -86,7 +73,7 @@ class CodedPages(Pages):
                     side[:, first - rows.start:last - rows.start] = held
         for first in range(max(rows.start, self.sink), min(rows.stop, end), AT_ONCE):
             last = min(first + AT_ONCE, rows.stop, end)
-            for side, decode in zip(out, (self._decode_keys, self._decode_values)):
+            for side, decode in zip(out, (self.keys.decode, self._decode_values)):
                 side[0, first - rows.start:last - rows.start] = decode(slice(first - self.sink, last - self.sink))
         return out
 
@@ -103,39 +90,15 @@ class CodedPages(Pages):
             side[0, self.room.sink:self.room.sink + length - settled] = rows[settled - done:]
         self.sink += first
         if settled > done + first:
-            # Groups that have lost tokens may be more than there is room for. Not the room but what lies here decides, or runs would differ.
-            if len(self.groups) + (settled - done - first) // GROUP > -(-length // GROUP):
-                self._pack()
-            self._append(k[first:settled - done].float(), v[first:settled - done].float())
+            self._append(k[first:settled - done].float(), v[first:settled - done].float(), length)
 
-    def _append(self, k: Tensor, v: Tensor):
-        known, sizes = len(self.groups), whole_groups(len(k))
-        self._scale_keys(k, self.count, known, sizes)
-        self._set_groups(torch.cat([self.groups, sizes]))
-        low, high = v.amin(-1, keepdim=True), v.amax(-1, keepdim=True)
-        new = slice(self.count, self.count + len(v))
+    def _append(self, k: Tensor, v: Tensor, length: int):
+        # Groups that have lost tokens may be more than there is room for. Not the room but what lies here decides, or runs would differ.
+        self.keys.append(k, most=-(-length // GROUP))
+        low, high, new = v.amin(-1, keepdim=True), v.amax(-1, keepdim=True), slice(self.count, self.count + len(v))
         self.values.scale[new], self.values.zero[new] = high - low, low
         self.values.write(self.count, v, self.values.scale[new], self.values.zero[new])
         self.count += len(v)
-
-    def _pack(self):
-        """Fill up the groups from the first one on that has lost tokens. A key is rounded once more then, by half a step of its new group at most."""
-        whole = int((self.groups == GROUP).long().cumprod(0).sum())
-        for first in range(whole * GROUP, self.count, AT_ONCE):      # a row's group now is never before the one that it gets
-            k = self._decode_keys(slice(first, min(first + AT_ONCE, self.count)))
-            self._scale_keys(k, first, first // GROUP, whole_groups(len(k)))
-        self._set_groups(whole_groups(self.count))
-
-    def _scale_keys(self, k: Tensor, first: int, group: int, sizes: Tensor):
-        """Write keys fp32 `[n, H, D]` as the coded rows from `first` on, in groups of such sizes from `group` on."""
-        of_row, sizes = (each.to(k.device) for each in (torch.arange(group, group + len(sizes)).repeat_interleave(sizes), sizes))
-        low, high = (torch.segment_reduce(k, how, lengths=sizes, unsafe=True) for how in ("min", "max"))
-        new = slice(group, group + len(sizes))
-        self.keys.scale[new], self.keys.zero[new] = high - low, low
-        self.keys.write(first, k, self.keys.scale[of_row], self.keys.zero[of_row])
-
-    def _set_groups(self, groups: Tensor):
-        self.groups, self.group_of = groups, torch.arange(len(groups)).repeat_interleave(groups).to(self.k.device)
 
     def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
         coded_from, full_from = cuts             # of `rows`, the first coded one and the first full one behind those
@@ -148,18 +111,10 @@ class CodedPages(Pages):
         for side in (self.k, self.v):
             side[:, sink - coded_from:sink] = side.index_select(1, rows[:coded_from])
             side[:, self.room.sink + full:self.room.sink + full + len(latest)] = side.index_select(1, latest)
-        for table in (self.keys.codes, self.values.codes, self.values.scale, self.values.zero):
+        for table in (self.values.codes, self.values.scale, self.values.zero):
             table[kept:kept + len(moved)] = table.index_select(0, moved)
-        self._keep_groups(torch.cat([torch.arange(kept), moved.cpu()]))
+        self.keys.keep(kept, moved)
         self.sink, self.count = sink, kept + len(moved)
-
-    def _keep_groups(self, rows: Tensor):
-        """Drop groups of which no token is left; `rows` of the coded ones stay."""
-        sizes = torch.bincount(torch.arange(len(self.groups)).repeat_interleave(self.groups)[rows], minlength=len(self.groups))
-        left = sizes.nonzero()[:, 0]
-        for table in (self.keys.scale, self.keys.zero):
-            table[:len(left)] = table.index_select(0, left.to(table.device))
-        self._set_groups(sizes[left])
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         """Full keys as ever; coded ones are read, turned and written anew in their groups."""
@@ -172,12 +127,8 @@ class CodedPages(Pages):
         if self.count and rows.start < done and rows.stop > self.sink:
             if rows.stop < done or rows.start > self.sink:
                 raise RuntimeError("A KV policy turned some of the keys that are held in fewer bits; only all of them can be turned.")
-            ends = self.groups.cumsum(0).tolist()
-            for group in range(0, len(ends), AT_ONCE // GROUP):
-                some = self.groups[group:group + AT_ONCE // GROUP]
-                coded = slice(ends[group] - int(some[0]), ends[group + len(some) - 1])
-                part = slice(coded.start + self.sink - rows.start, coded.stop + self.sink - rows.start)
-                self._scale_keys(turn(self._decode_keys(coded)[None], cos[part], sin[part])[0], coded.start, group, some)
+            behind = slice(self.sink - rows.start, done - rows.start)
+            self.keys.turn(cos[behind], sin[behind])
 
     def hold(self, count: int):
         self.held = self.read(slice(0, count))[0].clone()
@@ -193,9 +144,9 @@ class CodedPages(Pages):
         latest = self._slots(slice(done, length))
         full = {name: torch.cat([side[:, :self.sink], side[:, latest]], 1).cpu() for name, side in (("k", self.k), ("v", self.v))}
         coded = {f"{name} {part}": getattr(rows, part)[:count].to("cpu", copy=True)
-                 for name, rows, scales in (("key", self.keys, len(self.groups)), ("value", self.values, self.count))
+                 for name, rows, scales in (("key", self.keys, len(self.keys.groups)), ("value", self.values, self.count))
                  for part, count in (("codes", self.count), ("scale", scales), ("zero", scales))}
-        return {**full, **coded, "held": self.held.to("cpu", copy=True), "groups": self.groups.clone(), "sink": torch.tensor([self.sink])}
+        return {**full, **coded, "held": self.held.to("cpu", copy=True), "groups": self.keys.groups.clone(), "sink": torch.tensor([self.sink])}
 
     def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
         groups, sink = tensor_of(state, "groups", torch.long, None), int(tensor_of(state, "sink", torch.long, 1))
@@ -213,7 +164,7 @@ class CodedPages(Pages):
                 table[:size] = tensor_of(state, f"{name} {part}", table.dtype, size, *table.shape[1:])
         self.held = tensor_of(state, "held", self.k.dtype, 1, held, *shape).to(self.k.device, copy=True)
         self.sink, self.count = sink, count
-        self._set_groups(groups.clone())
+        self.keys.set_groups(groups.clone())
         return sink, count
 
     def nbytes(self) -> int:

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention, Schedule
+from .base import BankPlan, KVPolicy, Retention
+from .schedule import Schedule
 from .take import SWITCHES, Chunk, Geometry, Take
 
 CONTEXT = "context"

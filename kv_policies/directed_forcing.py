@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .bank import Bank
 from .base import Attention, Retention, Selection, SelectionRun
-from .cache import Bank
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
 from .read_tally import ReadTally

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .bank import Bank
 from .base import RetentionRun
-from .cache import Bank
 from .full import FullKV
 from .head_map import HeadMap
 from .take import Chunk, Geometry, Take

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention, Schedule
+from .base import BankPlan, KVPolicy, Retention
+from .schedule import Schedule
 from .take import Chunk, Geometry, Take
 
 LEVEL = "matched noise"

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from .bank import Bank
 from .base import Attention, Retention, Selection, SelectionRun
-from .cache import Bank
 from .take import Chunk, Geometry, Take
 
 

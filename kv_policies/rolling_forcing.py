@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention, Schedule
+from .base import BankPlan, KVPolicy, Retention
+from .schedule import Schedule
 from .take import Chunk, Geometry, Take
 
 SINK, FINISHED, IN_FLIGHT = "sink", "finished", "in flight"

@@ -1,19 +1,43 @@
-"""How the kept bytes are held: in fewer bits, once they are no longer among the latest; or in main memory."""
+"""The fourth slot of a policy, how the kept bytes are held: in fewer bits, once they are no longer among the latest; or in main memory."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from .base import KVPolicy, Storage
-from .cache import Bank
 from .coded import FORMATS, SCALES
-from .coded_pages import GROUP, Buffer, CodedPages, Room
+from .coded_keys import GROUP
+from .coded_pages import Buffer, CodedPages, Room
 from .host_pages import HostPages, Ring
 from .pages import Pages
 from .take import HISTORY, Geometry, Take
 
+if TYPE_CHECKING:
+    from .bank import Bank
+    from .base import KVPolicy
+
 DTYPES, DEVICES = ("model", *FORMATS), ("model", "cpu")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Slot 4: how the kept bytes are held. This one: in the model's dtype, on the model's device."""
+
+    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when tokens cannot be held so with the other slots, this model or take."""
+
+    def pages(self, capacity: int, heads: list[int], geometry: Geometry, dtype: torch.dtype, device: torch.device) -> list[Pages]:
+        """Where a bank holds its rows, by layer; `heads` counts each layer's."""
+        return [Pages(capacity, count, geometry.head_dim, dtype, device) for count in heads]
+
+    def settled(self, bank: Bank) -> tuple[int, int]:
+        """Rows of a bank that are no longer among the latest, when a chunk is committed: how many stay in full precision, and up to where they are coded."""
+        return 0, 0
+
+    def row_bytes(self, heads: int, head_dim: int) -> float:
+        """Bytes of a coded row of one layer."""
+        return 0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from keepsake.kv_policies import (
     Take,
 )
 from keepsake.kv_policies.coded import FORMATS
-from keepsake.kv_policies.coded_pages import GROUP, CodedPages
+from keepsake.kv_policies.coded_keys import GROUP, CodedKeys
 from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
@@ -83,8 +83,8 @@ def test_what_has_left_the_latest_chunks_is_coded_and_the_sink_is_not(dtype):
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_rows_may_be_dropped_at_any_time(dtype, seed, monkeypatch):
-    packs, pack = [], CodedPages._pack
-    monkeypatch.setattr(CodedPages, "_pack", lambda pages: packs.append(pages is banks[1].pages[0]) or pack(pages))
+    packs, pack = [], CodedKeys.pack
+    monkeypatch.setattr(CodedKeys, "pack", lambda keys: packs.append(keys is banks[1].pages[0].keys) or pack(keys))
     random = torch.Generator().manual_seed(seed)
     banks = pair(KVStorage(dtype, full_chunks=1 + seed % 3, sink_frames=seed % 4), plan=BankPlan(4, 60))
     for index in range(20):
@@ -113,9 +113,9 @@ def test_filling_up_groups_leaves_whole_ones_as_they_are():
     whole = bank.read(0)[0][:, :64].clone()
     bank.keep(torch.cat([torch.arange(64), torch.arange(64, bank.length, 3)]))
     near, pages = bank.read(0)[0].clone(), bank.pages[0]
-    assert pages.groups[:2].tolist() == [GROUP, GROUP] and len(pages.groups) > -(-pages.count // GROUP)
-    pages._pack()
-    assert len(pages.groups) == -(-pages.count // GROUP) and torch.equal(bank.read(0)[0][:, :64], whole)
+    assert pages.keys.groups[:2].tolist() == [GROUP, GROUP] and len(pages.keys.groups) > -(-pages.count // GROUP)
+    pages.keys.pack()
+    assert len(pages.keys.groups) == -(-pages.count // GROUP) and torch.equal(bank.read(0)[0][:, :64], whole)
     assert torch.allclose(bank.read(0)[0], near, rtol=0, atol=STEP["int4"] * RANGE / 2 + 1e-2)
 
 
