@@ -70,17 +70,17 @@ function draw(box) {
   const { map, frame, chunk, tokens } = box, { frames, columns, rows, reads, chunks } = map;
   const place = frames.reduce((best, one, i) => (Math.abs(one - frame) < Math.abs(frames[best] - frame) ? i : best), 0);
   const part = (i, count) => (count > 1 ? (100 * i) / (count - 1) : 0);
-  const [picture, told, upper, moment, lower] = box.children, percent = (share, digits = 1) => (100 * share).toFixed(digits);
+  const [picture, told, upper, moment, lower, gone] = box.children, percent = (share, digits = 1) => (100 * share).toFixed(digits);
   picture.style.backgroundPosition = `${part(place % columns, columns)}% ${part(Math.floor(place / columns), rows)}%`;
   [upper.innerHTML, lower.innerHTML] = plots(map, frame, chunk);
   const [, first, count] = chunks[chunk], later = frame >= first + count, groups = map.head_group_shares.map((_, group) => held(map, group, frame, chunk));
   told.firstChild.textContent = say("map_frame", { frame });
-  told.lastChild.textContent = later ? say("map_later") : [
-    say("map_kept", { kept: groups.length > 1 ? groups.map((share) => percent(share, 0)).join(" | ") : percent(groups[0]) }),
-    ...(frame < reads[chunk].length ? [say("map_read", { read: percent(reads[chunk][frame]) })] : [])].join(", ");
+  told.lastChild.textContent = later ? say("map_later")
+    : say("map_kept", { kept: groups.length > 1 ? groups.map((share) => percent(share, 0)).join(" | ") : percent(groups[0]) });
   moment.firstChild.textContent = say("map_moment", { first, last: first + count - 1 });
+  moment.lastChild.textContent = frame < reads[chunk].length ? say("map_read", { read: percent(reads[chunk][frame]) }) : "";
   const drops = map.dropped.flatMap((group) => group[frame]).map(([number]) => chunks.find(([one]) => one === number)?.[1]).filter((start) => start !== undefined);
-  moment.lastChild.textContent = drops.length ? say("map_dropped", { frames: [...new Set(drops)].sort((a, b) => a - b).join(", ") }) : "";
+  gone.lastChild.textContent = say(drops.length ? "map_dropped" : "map_whole", { frames: [...new Set(drops)].sort((a, b) => a - b).join(", ") });
   picture.style.opacity = later ? 0.15 : 1;
   if (tokens) dim(picture.firstChild, map, tokens, place, chunk);
 }
@@ -97,7 +97,8 @@ async function pixels(url) {
 function build(box, map) {
   const { sheet, tokens, columns, rows, aspect, grid: [h, w], latent_size: [height, width], chunks, kept_by_frame } = map;
   const file = (one) => api.apiURL(`/view?${new URLSearchParams(one)}`);
-  box.innerHTML = "<div class='picture'><canvas></canvas></div><p><span></span><span></span></p><div></div><p><span></span><span></span></p><div></div>";
+  const words = "<p><span></span><span></span></p><div></div>";
+  box.innerHTML = `<div class="picture"><canvas></canvas></div>${words}${words}<p><span></span><span></span></p>`;
   const [picture] = box.children, [canvas] = picture.children;
   Object.assign(picture.style, { aspectRatio: aspect, backgroundImage: `url("${file(sheet)}")`, backgroundSize: `${columns * 100}% ${rows * 100}%` });
   [canvas.width, canvas.height] = [w, h];
@@ -112,11 +113,11 @@ function build(box, map) {
 
 onResult((name) => name === "KeepsakeKVMemoryMap", (node, { memory_map }) => {
   if (!memory_map) return;
-  const box = panel(node, "memory_map", 300, STYLE), [map] = memory_map;
+  const box = panel(node, "memory_map", 316, STYLE), [map] = memory_map;
   build(box, map);
   draw(box);
   box.onpointermove = ({ clientX, clientY }) => {
-    const { left, width } = box.lastChild.getBoundingClientRect(), frames = map.kept_by_frame.length;
+    const { left, width } = box.children[4].getBoundingClientRect(), frames = map.kept_by_frame.length;
     const at = clamp(Math.floor(((clientX - left) / width) * frames), frames - 1);
     if (clientY < box.children[3].getBoundingClientRect().top) box.frame = at;
     else box.chunk = Math.max(0, map.chunks.findLastIndex(([, first]) => first <= at));
