@@ -50,9 +50,10 @@ class Outlook:
     def line(self) -> str:
         """The plan in one line."""
         take, made = self.setup.take, len(self.setup.made)
-        return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks{f' ({made} made before)' if made else ''}, {self.setup.streams} prompt stream(s): the KV cache takes "
-                f"{span(self.estimate.allocated)}{self._in_ram()}, with copies and a chunk's activations {span(self.needed)}; the device has {size(self.free)} free "
-                f"of {size(self.total)}, and {size(self.weights)} of weights are to be loaded")
+        return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks{f' ({made} made before)' if made else ''}, "
+                f"{self.setup.streams} prompt stream(s): the KV cache takes {span(self.estimate.allocated)}{self._in_ram()}, with copies and a chunk's "
+                f"activations {span(self.needed)}; the device has {size(self.free)} free of {size(self.total)}, and {size(self.weights)} of weights "
+                "are to be loaded")
 
     def _in_ram(self) -> str:
         return f", {span(self.estimate.host)} of it in main memory, which has {size(self.ram)} free; on the device" if self.estimate.host[1] else ""

@@ -31,31 +31,37 @@ def refuse_what_cannot_fit(model, outlook: Outlook, latent_size: tuple[int, int]
 def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
     """Sentences, from what costs the take least to what costs it most, each tried by the same dry run."""
     setup, room = outlook.setup, (outlook.total - outlook.activations, outlook.ram)
-    if not setup.made:                   # a take that goes on keeps its prompts, its policy and its size
-        yield from other_policies(setup, room)
-    frames = longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1]) if setup.policy.schedule.extends or not setup.made else 0
+    fresh = not setup.made               # a take that goes on keeps its prompts, its policy and its size
+    if fresh and setup.streams > 1 and fits(replace(setup, streams=1), *room):
+        yield "one prompt stream: cfg 1 and one positive prompt"
+    yield from other_storage(setup, room)
+    if fresh and isinstance(setup.policy.schedule, CleanPass) and isinstance(setup.policy.selection, ReadAll):
+        yield from other_retention(setup, room)
+    frames = longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1]) if fresh or setup.policy.schedule.extends else 0
     if frames:
         pixels = 1 + outlook.temporal_compression * (frames - 1)
         yield f"a latent of {frames} frames ({pixels} pixel frames) instead of {setup.take.total_frames}"
-    if not setup.made:
+    if fresh:
         yield from smaller_size(model, outlook, latent_size)
 
 
-def other_policies(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
-    """Fewer prompts, other storage, another retention."""
-    if setup.streams > 1 and fits(replace(setup, streams=1), *room):
-        yield "one prompt stream: cfg 1 and one positive prompt"
+def other_storage(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
+    """A take that goes on can be held elsewhere, and not in other bits."""
+    held = setup.policy.storage
     for storage, told in ((KVStorage("int8"), "dtype int8"), (KVStorage("model", device="cpu"), "dtype model and device cpu")):
-        if type(setup.policy.storage) is Storage and _works(replace(setup, policy=replace(setup.policy, storage=storage)), room):
+        goes_on = not setup.made or storage.anywhere() == held
+        if held == Storage() and goes_on and _works(replace(setup, policy=replace(setup.policy, storage=storage)), room):
             yield f"KV Storage with {told}"
-    if _takes_retention(setup):
-        pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
-        if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
-            yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
-        window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), room),
-                           SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1)
-        if window:
-            yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
+
+
+def other_retention(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
+    pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
+    if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
+        yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
+    window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), room),
+                       SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1)
+    if window:
+        yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
 
 
 def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
@@ -77,10 +83,6 @@ def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Itera
 
 def with_retention(setup: Setup, retention) -> Setup:
     return replace(setup, policy=replace(setup.policy, retention=retention))
-
-
-def _takes_retention(setup: Setup) -> bool:
-    return isinstance(setup.policy.schedule, CleanPass) and isinstance(setup.policy.selection, ReadAll)
 
 
 def _works(setup: Setup, room: tuple[int, int]) -> bool:

@@ -1,5 +1,6 @@
 """Going on with a saved memory: what must be as it was, and the memory that a take leaves."""
 import json
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,8 +37,8 @@ def describe_take(guider, models: dict, name: str, geometry: Geometry, policy: K
     texts = [[fingerprint_of_prompt(guider.conds[stream.group][place]) for place in stream.places] for stream in prompts.streams]
     told = {"model": name, "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())], "geometry": vars(geometry),
             "dtype": str(guider.model_patcher.model.get_dtype_inference()).removeprefix("torch."), "latent": [shape[1], *shape[3:]],
-            "seed": take.seed, "noise_index": noise_index[0] if noise_index else 0, "sigmas": take.sigmas, "policy": policy.describe(),
-            "plan": [take.total_frames, *take.prompt_frames], "prompts": texts}
+            "seed": take.seed, "noise_index": noise_index[0] if noise_index else 0, "sigmas": take.sigmas,
+            "policy": replace(policy, storage=policy.storage.anywhere()).describe(), "plan": [take.total_frames, *take.prompt_frames], "prompts": texts}
     return json.loads(json.dumps(told, default=repr))        # as it comes back from a file
 
 

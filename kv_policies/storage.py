@@ -39,6 +39,10 @@ class Storage:
         """Bytes of a coded row of one layer."""
         return 0
 
+    def anywhere(self) -> Storage:
+        """The storage that holds the same bits on the model's device: either goes on from what the other left."""
+        return self
+
 
 @dataclass(frozen=True)
 class KVStorage(Storage):
@@ -105,3 +109,6 @@ class KVStorage(Storage):
         if self.dtype == "model":
             return 0
         return heads * (2 * head_dim // FORMATS[self.dtype].channels_per_byte + 2 * SCALES.itemsize * (1 + head_dim / GROUP))
+
+    def anywhere(self) -> Storage:
+        return Storage() if self.dtype == "model" else self

@@ -103,8 +103,9 @@ class KVStats:
             f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} ({self.given_pixel_frames}) of them given; "
             f"{last.index + 1} chunks, {self.steps} steps for each new one; {self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
-            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})" + (
-                f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "") + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
+            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})"
+            + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
+            + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
             f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]

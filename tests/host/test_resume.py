@@ -14,7 +14,7 @@ import comfy.model_management  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import outer_sample  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
-from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, KVStorage, RollingForcing, SinkWindow  # noqa: E402
 from keepsake.rollout.memory_file import load_memory, save_memory  # noqa: E402
 
 FLASH = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)
@@ -53,6 +53,16 @@ def test_two_runs_are_one_to_the_last_bit(model, policy, cfg, prefix, tmp_path):
     assert torch.equal(rest["samples"], whole["samples"])
     assert later.frames == stats.frames == FRAMES and later.chunks[0].start_frame == made
     assert any(f"Carried on at latent frame {made}" in note for note in later.notes)
+
+
+def test_a_take_goes_on_where_its_history_lies_elsewhere(model, tmp_path):
+    policies = [KVPolicy(SinkWindow(1, 6, "shifted")), KVPolicy(SinkWindow(1, 6, "shifted"), storage=KVStorage("model", device="cpu"))]
+    whole, _ = make(model, policies[0])
+    for first, then in (policies, policies[::-1]):
+        _, memory = saved(model, tmp_path / "m.safetensors", policy=first)
+        assert torch.equal(make(model, then, memory=memory)[0]["samples"], whole["samples"])
+    with pytest.raises(KVMemoryError, match="storage"):
+        make(model, KVPolicy(SinkWindow(1, 6, "shifted"), storage=KVStorage("int8")), memory=memory)
 
 
 def test_the_plan_of_a_take_that_goes_on_counts_what_it_brings(model, tmp_path, monkeypatch):
