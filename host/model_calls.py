@@ -10,14 +10,12 @@ from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ..kv_policies import Chunk, Forward
-from ..kv_policies.flash_forward import ANCHORS
 from ..rollout.loop import Model
 from ..rollout.session import Session
 from .attention import RUN
 from .backbone import rotation
 from .conditioning import active_conditionings
 from .prompts import Prompts, stream_and_prompt
-from .roles import ROLES, Turns
 
 FORWARD = "keepsake_forward"         # key in transformer_options: what this model call works on
 LEVELS = "keepsake_levels"           # and the noise levels of its frames, where each has its own
@@ -32,28 +30,6 @@ class ForwardContext:
     prompts: list                    # of each batch row: its stream, and which prompt it hears
     rotation: Tensor
     text_is_constant: bool
-
-
-def model_of_players(guider, extra_args: dict, session: Session, noise_index: int, roles: dict, turns: Turns, lanes: dict,
-                     prompts: Prompts) -> Model:
-    """The rollout's calls, over the take's guider, or over one for each role where `roles` has any, or for each lane that `lanes` names."""
-    if not roles and not lanes:
-        return guided_model(guider, extra_args, session, noise_index, prompts)
-    planner, renderer = (roles.get(role, guider) for role in ROLES)
-    # A stream keeps text keys of one model; the planner has few forwards, so its are computed anew.
-    models = {player: guided_model(player, extra_args if player is guider else {**extra_args, "model_options": player.model_options}, session,
-                                   noise_index, prompts, keep_text=player is not planner or not roles)
-              for player in (planner, renderer, *lanes.values())}
-
-    def model_for(forward: Forward) -> Model:
-        lane = session.policy.schedule.lane(forward.memory)
-        player = lanes.get(lane, planner if lane == ANCHORS else renderer)
-        if roles and lane not in lanes:
-            turns.take(player, cache=not session.streams)    # the first forward allocates the cache
-        return models[player]
-
-    return Model(lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
-                 lambda forward, x, sigma: model_for(forward).write(forward, x, sigma), models[renderer].noise)
 
 
 def guided_model(guider, extra_args: dict, session: Session, noise_index: int, prompts: Prompts, keep_text: bool = True) -> Model:

@@ -1,6 +1,7 @@
 """A take inside ComfyUI: from a guider's sampling call down to the rollout, and back."""
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from time import perf_counter
 
@@ -15,14 +16,11 @@ from ..rollout.memory_file import KVMemory
 from ..rollout.session import Session
 from ..rollout.stats import KVStats
 from ..rollout.trace import Trace
-from .conditioning import conditioning_of_item
-from .devices import guiders_of_lanes, workers_of_lanes
-from .first_chunk import refine_first_chunk
+from .devices import workers_of_lanes
 from .live import tell_page
-from .model_calls import model_of_players
 from .peaks import Peaks
 from .planning import Plan, plan_take
-from .roles import Turns, guider_of_role
+from .players import Players
 from .stream import TakeFile
 
 
@@ -70,26 +68,15 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        trace, began, peaks = Trace(), perf_counter(), Peaks(x.device)
-        reports = plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece)
-        progress = Progress(callback, len(x) * reports)
-        output, shape = torch.zeros_like(x), tuple(noise.shape)
+        output, trace, began, peaks = torch.zeros_like(x), Trace(), perf_counter(), Peaks(x.device)
+        progress = Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece))
         if self.memory:
             output[:, :, :self.memory.frames] = self.memory.latents
-        roles = {role: guider_of_role(model, model_wrap, sigmas, noise, latent_image, extra_args.get("seed")) for role, model in plan.models.items()}
-        turns = Turns(model_wrap, lambda model, cache: plan.shape_to_load(model, shape, cache))
-        lanes = guiders_of_lanes(model_wrap, plan.lanes, sigmas, noise, latent_image, extra_args.get("seed"))
-        conds = [(guider, guider.conds) for guider in dict.fromkeys((model_wrap, *roles.values(), *lanes.values()))]
-        try:
+        with closing(Players(model_wrap, plan, extra_args, sigmas, noise, latent_image)) as players:
             for item in range(len(x)):
                 trace.item, one = item, slice(item, item + 1)
-                for guider, of_batch in conds:
-                    guider.conds = conditioning_of_item(of_batch, item, len(x))
-                session = Session(plan.policy, plan.geometry, plan.take, inner.get_dtype_inference(), x.device, plan.lanes)
-                index = self.noise_index[item] if self.noise_index else item
-                model = model_of_players(model_wrap, extra_args, session, index, roles, turns, lanes, plan.prompts)
-                if plan.first_sigmas is not None:
-                    model = refine_first_chunk(model, plan.chunks, sigmas, plan.first_sigmas.to(sigmas))
+                session = Session(plan.policy, plan.geometry, plan.take, plan.dtype, x.device, plan.lanes)
+                model = players.model(session, item, self.noise_index[item] if self.noise_index else item)
                 rollout = Rollout(plan.chunks, sigmas, x[one], None if prefix is None else prefix[one], model, session, trace, progress,
                                   workers_of_lanes(model_wrap, plan.lanes))
                 rollout.pieces = in_pieces(plan.piece, self.files.stream.save_every if self.files else 0)
@@ -103,18 +90,17 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     if self.files:
                         self.files.add(inner.process_latent_out(latents.to(torch.float32)))
                     tell_page(trace, plan.take.total_frames)
-        finally:
-            turns.close()
-            for guider, of_batch in conds:
-                guider.conds = of_batch
         if given is not None:
             output[:, :, :given.shape[2]] = given            # given frames come out as they came in, to the last bit
-        self.on_stats(KVStats(plan.policy.describe(), plan.geometry, str(inner.get_dtype_inference()).removeprefix("torch."),
-                              plan.take.steps, plan.temporal_compression, trace.streams, tuple(trace.rows), perf_counter() - began,
-                              trace.peak_cache_bytes, (*plan.notes, *trace.notes, *([self.files.report()] if self.files else [])), trace.scores, tuple(noise.shape[3:]), tuple(trace.memory_maps),
-                              trace.bank_names, peaks.told(), plan.take.given_frames))
+        self.on_stats(self._stats(plan, trace, tuple(x.shape[3:]), perf_counter() - began, peaks))
         made = slice(plan.take.given_frames if self.drop_given else 0, plan.chunks[plan.piece.stop - 1].end_frame)
         return flow.inverse_noise_scaling(sigmas[-1], output[:, :, made])
+
+    def _stats(self, plan: Plan, trace: Trace, latent_size: tuple[int, int], seconds: float, peaks: Peaks) -> KVStats:
+        notes = (*plan.notes, *trace.notes, *([self.files.report()] if self.files else []))
+        return KVStats(plan.policy.describe(), plan.geometry, str(plan.dtype).removeprefix("torch."), plan.take.steps, plan.temporal_compression,
+                       trace.streams, tuple(trace.rows), seconds, trace.peak_cache_bytes, notes, trace.scores, latent_size, tuple(trace.memory_maps),
+                       trace.bank_names, peaks.told(), plan.take.given_frames)
 
     def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):
         """After a piece: make it safe; after the last one, also leave the memory."""
