@@ -34,5 +34,11 @@ def fingerprint_of_prompt(cond: dict) -> str:
     return told.hexdigest()[:16]
 
 
+def fingerprints_of_frames(control: Tensor | None) -> list[str]:
+    """Of each latent frame of a control `[B, K, T, 2h, 2w]`: a longer take's begins as the shorter one's did."""
+    frames = () if control is None else control.float().cpu().transpose(0, 2).contiguous()
+    return [hashlib.sha256(frame.numpy().tobytes()).hexdigest()[:8] for frame in frames]
+
+
 def _add(told, tensor: Tensor):
     told.update(tensor.detach().flatten()[:VALUES].to("cpu", torch.float32).numpy().tobytes())

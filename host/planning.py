@@ -96,8 +96,8 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     given = 0 if prefix is None else prefix.shape[2]
     check_pauses(policy, shape, given, memory, stop_after, keeps)
     geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
-    prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, memory.chunks if memory else ()), policy,
-                                             assumed.temporal_compression)
+    before = memory.chunks if memory else ()
+    prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, before), policy, assumed.temporal_compression, len(before))
     take = Take(shape[2], given, tuple(steps), seed, prompt_frames(chunks))
     policy.check(geometry, take)
     check_conditioning(guider, model, control, shape, profile)
@@ -109,10 +109,10 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     names, about = {}, {}
     if memory or keeps:
         names = stream_names(guider, prompts)
-        about = describe_take(guider, models, assumed.name, geometry, policy, take, shape, prompts, noise_index)
+        about = describe_take(guider, models, assumed.name, geometry, policy, take, shape, prompts, noise_index, control)
     if memory:
         notes += check_memory(memory, about, policy, geometry, take, chunks, names, model.model.get_dtype_inference())
-    piece = plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after)
+    piece = plan_piece(chunks, len(before), stop_after)
     return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
                 model.model.get_dtype_inference(), piece, names, about, memory)
 

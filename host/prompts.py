@@ -75,13 +75,14 @@ def _mixed(before: dict, after: dict, weight: float) -> dict:
     return {**after, "model_conds": {**after["model_conds"], "c_crossattn": new._copy_with(torch.lerp(old, text, weight))}}
 
 
-def arrange_prompts(guider, chunks: list[Chunk], policy: KVPolicy, compression: int) -> tuple[Prompts, list[Chunk], tuple[str, ...]]:
-    """Sort the guider's conditionings into streams and mark the chunks with the prompts in force; also notes. ValueError with a sentence."""
+def arrange_prompts(guider, chunks: list[Chunk], policy: KVPolicy, compression: int, made: int) -> tuple[Prompts, list[Chunk], tuple[str, ...]]:
+    """Sort the guider's conditionings into streams and mark the chunks with the prompts in force; also notes, on those after the first `made`.
+    ValueError with a sentence."""
     streams, notes = [], []
     for name, group in active_conditionings(guider).items():
         found, told = _streams_of(name, group, compression)
         streams, notes = streams + found, notes + told
-    marked, heard, told = plan_prompts(chunks, [list(stream.starts) for stream in streams], compression)
+    marked, heard, told = plan_prompts(chunks, [list(stream.starts) for stream in streams], compression, made)
     allowed, name = policy.schedule.switches, type(policy.schedule).__name__
     for chunk in marked:
         if chunk.switch and chunk.switch.mode not in allowed:

@@ -9,21 +9,22 @@ from ..kv_policies import Chunk, Geometry, KVMemoryError, KVPolicy, Take
 from ..kv_policies.state import damaged
 from ..rollout.memory_file import KVMemory, stream_name
 from ..rollout.session import Session
-from .fingerprint import fingerprint, fingerprint_of_prompt
+from .fingerprint import fingerprint, fingerprint_of_prompt, fingerprints_of_frames
 from .prompts import Prompts
 
 # What must be the same, in the words of the refusal, and what to change where it is not.
 SAME = {
     "model": ("the model {}", "Load that model, with the profile and the LoRAs it had."),
     "weights": ("weights of the fingerprint {}", "Load the same checkpoint, with the same LoRAs at the same strengths."),
-    "geometry": ("the geometry {}", "Use the same model, latent size and chunk_frames."),
-    "dtype": ("keys and values in {}", "Load the model with the same weight dtype."),
     "latent": ("latents of {} (channels, height, width)", "Use a latent of the same size."),
+    "geometry": ("the geometry {}", "Use the same model and chunk_frames."),
+    "dtype": ("keys and values in {}", "Load the model with the same weight dtype."),
     "seed": ("the seed {}", "Set the seed as it was; a take's noise belongs to it."),
     "noise_index": ("the batch index {}", "Use a latent of the same batch index."),
     "sigmas": ("the noise levels {}", "Use the same steps, or connect the same sigmas."),
     "policy": ("the policy {}", "Connect the same policy with the same values."),
 }
+LEAVE = {"kv_memory": "disconnect kv_memory", "stream": "disconnect stream", "keep_memory": "turn keep_memory off"}
 
 
 def stream_names(guider, prompts: Prompts) -> dict:
@@ -32,13 +33,14 @@ def stream_names(guider, prompts: Prompts) -> dict:
 
 
 def describe_take(guider, models: dict, name: str, geometry: Geometry, policy: KVPolicy, take: Take, shape: tuple[int, ...], prompts: Prompts,
-                  noise_index: list[int] | None) -> dict:
-    """What a memory tells of its take, in plain values; `shape` is the latent's, [B, C, T, 2h, 2w]."""
+                  noise_index: list[int] | None, control: Tensor | None) -> dict:
+    """What a memory tells of its take, in plain values; `shape` is the latent's, [B, C, T, 2h, 2w], and `control` [B, K, T, 2h, 2w]."""
     texts = [[fingerprint_of_prompt(guider.conds[stream.group][place]) for place in stream.places] for stream in prompts.streams]
     told = {"model": name, "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())], "geometry": vars(geometry),
             "dtype": str(guider.model_patcher.model.get_dtype_inference()).removeprefix("torch."), "latent": [shape[1], *shape[3:]],
             "seed": take.seed, "noise_index": noise_index[0] if noise_index else 0, "sigmas": take.sigmas,
-            "policy": replace(policy, storage=policy.storage.anywhere()).describe(), "plan": [take.total_frames, *take.prompt_frames], "prompts": texts}
+            "policy": replace(policy, storage=policy.storage.anywhere()).describe(), "plan": [take.total_frames, *take.prompt_frames], "prompts": texts,
+            "control": fingerprints_of_frames(control)}
     return json.loads(json.dumps(told, default=repr))        # as it comes back from a file
 
 
@@ -54,7 +56,8 @@ def check_pauses(policy: KVPolicy, shape: tuple[int, ...], given_frames: int, me
         raise ValueError(f"{type(policy.schedule).__name__} finishes no chunk before the last step of the whole take, so {asked} has nothing to work "
                          "on. Make the take in one run, or use another schedule.")
     if (memory or keeps) and shape[0] > 1:
-        raise ValueError(f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a batch of 1, or leave {asked} off.")
+        asked = "kv_memory" if memory else keeps
+        raise ValueError(f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a batch of 1, or {LEAVE[asked]}.")
     made = memory.frames if memory else given_frames
     if made < shape[2] and stop_after and not made < stop_after <= shape[2]:
         raise ValueError(f"stop_after is {stop_after}, with {made} latent frames given or made before and a take of {shape[2]}. It counts from the "
@@ -100,6 +103,9 @@ def check_memory(memory: KVMemory, about: dict, policy: KVPolicy, geometry: Geom
     notes = [f"Carried on at latent frame {memory.frames}, from a KV memory of {memory.nbytes / 2 ** 20:,.1f} MiB."]
     if prompts != about["prompts"]:
         notes.append(f"The prompts are not those that the KV memory was saved with: from latent frame {memory.frames} on, the new ones hold.")
+    was, now = memory.about.get("control"), about["control"]
+    if isinstance(was, list) and was[:len(now)] != now[:len(was)]:
+        notes.append(f"The control is not the one that the KV memory was saved with: from latent frame {memory.frames} on, the new one holds.")
     if plan[0] != take.total_frames:
         notes.append(f"The take was begun at {plan[0]} latent frames and goes on to {take.total_frames}: its noise is that of the new length, "
                      "so it is not the take of one run.")
@@ -110,6 +116,8 @@ def _differing(was, now) -> tuple:
     """The parts of two descriptions that differ."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
         return was, now
+    if was.get("name") != now.get("name"):       # of two kinds of policy the values say nothing
+        return was.get("name"), now.get("name")
     keys = [key for key in now if was.get(key) != now[key]] or list(was)
     parts = [_differing(was.get(key), now.get(key)) for key in keys]
     return tuple(", ".join(f"{key} {part[side]}" for key, part in zip(keys, parts)) for side in (0, 1))

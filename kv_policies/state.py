@@ -10,6 +10,8 @@ State = dict[str, Any]               # tensors, plain values, and lists and dict
 class KVMemoryError(ValueError):
     """A saved memory that cannot be used: what came, what is needed, what to change."""
 
+    __module__ = "builtins"          # who prints an error with its type names it without our folders
+
 
 def damaged(what: str) -> KVMemoryError:
     return KVMemoryError(f"The KV memory is damaged: {what}. Use another copy of the file, or make the take anew.")

@@ -69,7 +69,7 @@ class KVStats:
 
     @property
     def prune_ratio(self) -> float:
-        """1 - kept / all history tokens, over generated chunks, layers and heads (DeCoPrune, arXiv 2609.39096)."""
+        """1 - kept / all history tokens, over the chunks that this run generated, layers and heads (DeCoPrune, arXiv 2609.39096)."""
         rows = [row for row in self.chunks if not row.given]
         full = sum(row.full_tokens for row in rows)
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
@@ -106,7 +106,7 @@ class KVStats:
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})"
             + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
             + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
-            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept",
+            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept" + self._carried_on(),
             f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
         if self.measured_peaks:
@@ -114,6 +114,10 @@ class KVStats:
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
         return "\n".join([*lines, *self.notes])
+
+    def _carried_on(self) -> str:
+        first = self.chunks[0].start_frame
+        return f", counted from latent frame {first} on: the chunks before were made in an earlier run" if first else ""
 
 
 def _sentence(part: dict) -> str:

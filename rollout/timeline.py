@@ -66,8 +66,9 @@ class Mix(NamedTuple):
     weight: float = 1.0
 
 
-def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compression: int) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
-    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number, and notes.
+def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compression: int,
+                 made: int = 0) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
+    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number, and notes; none on the first `made` chunks.
 
     `streams`: the starts of each stream's prompts, ascending. A prompt takes effect with the first chunk that begins at or after its start.
     """
@@ -82,7 +83,7 @@ def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compress
             heard.append(now)
         if switch and switch.mode == "cut":
             shot = chunk.start_frame
-        if any(a.number != b.number for a, b in zip(before, now)):
+        if chunk.index >= made and any(a.number != b.number for a, b in zip(before, now)):
             modes = sorted({starts[mix.number].mode for starts, mix, old in zip(streams, now, before) if mix.number != old.number})
             blend = max(starts[mix.number].blend for starts, mix in zip(streams, now))
             notes.append(f"Latent frame {chunk.start_frame}: the prompt changes ({', '.join(modes)}{f', blended over {blend} frames' if blend else ''}).")
@@ -91,7 +92,8 @@ def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compress
         notes.append("The last blend was not complete when the take ended.")
     for starts, effect in zip(streams, effects):
         notes += [f"The prompt of latent frame {start.frame(compression)} never came in: no chunk begins between it and the next prompt or the end."
-                  for start, at, after in zip(starts, effect, [*effect[1:], None]) if at is None or at == after]
+                  for start, at, after in zip(starts, effect, [*effect[1:], None])
+                  if (at is None or at == after) and start.frame(compression) >= chunks[made].start_frame]
     return marked, heard, tuple(dict.fromkeys(notes))
 
 

@@ -26,8 +26,8 @@ def model():
     return tiny.prepared(tiny.tiny_model(layers=2))
 
 
-def make(model, policy=None, frames=FRAMES, prompt=1, keep=None, cfg=1.0, prefix=None, **options):
-    latent = {"samples": torch.zeros(1, 16, frames, 4, 6)}
+def make(model, policy=None, frames=FRAMES, prompt=1, keep=None, cfg=1.0, prefix=None, size=(4, 6), batch=1, **options):
+    latent = {"samples": torch.zeros(batch, 16, frames, *size)}
     arguments = {"seed": SEED, "steps": 3, "chunk_frames": CHUNK, **options}
     return sample_take(model, tiny.prompt(prompt), tiny.prompt(2), cfg, latent, policy=policy, prefix=prefix and {"samples": prefix[0]},
                        on_memory=None if keep is None else keep.append, **arguments)
@@ -117,7 +117,8 @@ def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
 @pytest.mark.parametrize("change, match", [
     (dict(seed=12), "saved with the seed 11, and this take has 12"),
     (dict(steps=2), "noise levels .* and this take has"),
-    (dict(policy=KVPolicy(SinkWindow(1, 6))), "the policy retention name FullKV.*, and this take has retention name SinkWindow"),
+    (dict(policy=KVPolicy(SinkWindow(1, 6))), "the policy retention FullKV, and this take has retention SinkWindow. Connect"),
+    (dict(size=(4, 8)), r"latents of \[16, 4, 6\] .*, and this take has \[16, 4, 8\]"),
     (dict(chunk_frames=3), "the geometry chunk_frames 2, and this take has chunk_frames 3"),
     (dict(cfg=2.0), "has 1 prompt stream.s., and this take 2"),
     (dict(frames=5), "holds 6 latent frames and the latent has 5"),
@@ -129,6 +130,39 @@ def test_a_memory_of_another_take_is_refused_before_sampling(model, tmp_path, ch
     _, memory = saved(model, tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match=match):
         make(model, memory=memory, callback=lambda *a: pytest.fail("sampled"), **change)
+
+
+def test_of_the_same_policy_only_the_values_that_differ_are_told(model, tmp_path):
+    _, memory = saved(model, tmp_path / "m.safetensors", policy=KVPolicy(SinkWindow(1, 6)))
+    with pytest.raises(KVMemoryError, match="the policy retention window_frames 6, and this take has retention window_frames 8. Connect"):
+        make(model, KVPolicy(SinkWindow(1, 8)), memory=memory)
+
+
+def test_another_control_is_told_and_a_longer_one_that_begins_the_same_is_not(tmp_path):
+    model, control = tiny.prepared(tiny.tiny_model(layers=2, in_dim=32)), torch.randn(1, 16, 12, 4, 6)
+    _, memory = saved(model, tmp_path / "m.safetensors", control=control[:, :, :FRAMES])
+    turned = torch.cat([control[:, :, :7], -control[:, :, 7:]], 2)
+    runs = [make(model, memory=memory, control=path[:, :, :frames], frames=frames)[1]
+            for path, frames in ((control, FRAMES), (control, 12), (turned, FRAMES))]
+    assert [any("control is not the one" in note and "from latent frame 6 on" in note for note in stats.notes) for stats in runs] == [False, False, True]
+
+
+def test_changes_of_prompt_before_the_join_are_not_told_again(model, tmp_path):
+    from keepsake.host.prompts import add_prompt
+
+    positive = add_prompt(add_prompt(tiny.prompt(1), tiny.prompt(4), 2, "swap", 0, 0), tiny.prompt(5), 8, "swap", 0, 0)
+    kept, options = [], dict(seed=SEED, steps=2, chunk_frames=CHUNK)
+    notes = [sample_take(model, positive, None, 1.0, {"samples": torch.zeros(1, 16, FRAMES, 4, 6)}, **options, **more)[1].notes
+             for more in (dict(), dict(stop_after=5, on_memory=kept.append))]
+    notes.append(sample_take(model, positive, None, 1.0, {"samples": torch.zeros(1, 16, FRAMES, 4, 6)}, **options, memory=kept[0])[1].notes)
+    told = [[note for note in of_run if "the prompt changes" in note] for of_run in (notes[0], notes[2])]
+    assert told[0][1:] == told[1] and len(told[1]) == 1
+
+
+def test_an_error_shows_without_our_folders():
+    from execution import full_type_name
+
+    assert full_type_name(KVMemoryError) == "KVMemoryError"
 
 
 def test_another_model_and_another_lora_are_refused(model, tmp_path):
@@ -157,9 +191,12 @@ def test_tensors_that_do_not_fit_are_refused_before_sampling(model, tmp_path):
         make(model, memory=memory, callback=lambda *a: pytest.fail("sampled"))
 
 
-def test_a_batch_keeps_no_memory(model):
-    with pytest.raises(ValueError, match="a KV memory is that of one take"):
-        sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(2, 16, 4, 4, 6)}, seed=1, chunk_frames=2, on_memory=lambda memory: None)
+def test_a_batch_keeps_no_memory_and_goes_on_from_none(model, tmp_path):
+    with pytest.raises(ValueError, match="a KV memory is that of one take. Use a batch of 1, or turn keep_memory off"):
+        make(model, batch=2, keep=[])
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="Use a batch of 1, or disconnect kv_memory"):
+        make(model, batch=2, memory=memory)
 
 
 def test_names_stay_in_the_folder(tmp_path):

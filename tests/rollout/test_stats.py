@@ -1,5 +1,6 @@
 """The numbers in the stats, counted by hand. Six tokens a frame, two layers, two heads, two frames a chunk."""
 import json
+from dataclasses import replace
 
 import pytest
 from keepsake.kv_policies import CleanPass, DeCoPruneHS, FlashForward, HeadMap, Hierarchical, KVPolicy, SinkWindow
@@ -31,6 +32,13 @@ def test_given_chunks_do_not_count_in_the_prune_ratio():
     stats = stats_of(KVPolicy(SinkWindow(0, 4)), prefix=fake.noise_of(4))
     assert stats.prune_ratio == 1 - 4 / 10
     assert [row.bank_tokens for row in stats.chunks] == [(0,), (12,), (12,), (12,)]
+
+
+def test_a_run_that_goes_on_tells_which_chunks_its_prune_ratio_counts():
+    whole = stats_of(KVPolicy(SinkWindow(0, 4)))
+    rest = replace(whole, chunks=whole.chunks[2:])          # history of 2, 2 frames out of 4, 6
+    assert "60.0% of all history tokens were not kept, counted from latent frame 4 on" in rest.report()
+    assert "counted from" not in whole.report()
 
 
 def test_two_streams_hold_twice_the_bytes_and_the_same_ratio():

@@ -51,6 +51,13 @@ def test_a_prompt_that_no_chunk_begins_with_is_told():
     assert [note.split(":")[0] for note in notes[1:]] == ["The prompt of latent frame 7 never came in", "The prompt of latent frame 40 never came in"]
 
 
+def test_of_chunks_that_were_made_before_nothing_is_told():
+    starts = [PromptStart(start) for start in (0, 7, 8, 12)]
+    marked, heard, notes = plan_prompts(plan_chunks(24, 3), [starts], 4)
+    assert plan_prompts(plan_chunks(24, 3), [starts], 4, made=4) == (marked, heard, ("Latent frame 12: the prompt changes (swap).",))
+    assert len(notes) == 3
+
+
 def test_a_blend_changes_the_text_by_chunk_and_recaches_once_at_its_end():
     """Report 38: a blended transition resets the cache at every blend step."""
     chunks, heard, notes = planned(PromptStart(6, "recache", 8))
