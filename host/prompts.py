@@ -60,6 +60,11 @@ class Prompts:
         return now
 
 
+def prompt_name(group: str) -> str:
+    """What notes call the prompts of a guider's group."""
+    return "prompt" if group == "positive" else f"{group} prompt"
+
+
 def stream_and_prompt(uuid) -> tuple:
     """What a batch row's id tells: its stream, and the prompt that it hears now."""
     return uuid if isinstance(uuid, tuple) else (uuid, uuid)
@@ -82,7 +87,8 @@ def arrange_prompts(guider, chunks: list[Chunk], policy: KVPolicy, compression: 
     for name, group in active_conditionings(guider).items():
         found, told = _streams_of(name, group, compression)
         streams, notes = streams + found, notes + told
-    marked, heard, told = plan_prompts(chunks, [list(stream.starts) for stream in streams], compression, made)
+    marked, heard, told = plan_prompts(chunks, [list(stream.starts) for stream in streams], compression, made,
+                                       [prompt_name(stream.group) for stream in streams])
     allowed, name = policy.schedule.switches, type(policy.schedule).__name__
     for chunk in marked:
         if chunk.switch and chunk.switch.mode not in allowed:
@@ -98,15 +104,16 @@ def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[St
         by_start.setdefault(cond.get(KEY, PromptStart(0)).frame(compression), []).append(place)
     counts = {frame: len(places) for frame, places in sorted(by_start.items())}
     if len(set(counts.values())) > 1:
-        raise ValueError(f"The {name} prompts do not pair up in time: by starting latent frame there are {counts} of them. "
-                         "Combine timelines that change at the same frames, or give each start as many prompts.")
+        told = ", ".join(f"{count} at latent frame {frame}" for frame, count in counts.items())
+        raise ValueError(f"The {name} prompts do not pair up in time: of those that begin there are {told}. Where two Prompt At Frame nodes of one chain "
+                         "have the same start_frame, give each its own; combine timelines that change at the same frames.")
     streams, notes = [], []
     for places in zip(*(by_start[frame] for frame in counts)):
         kept = [places[0]]
         for place in places[1:]:
             start = group[place][KEY]
             if start.mode != "cut" and _equal(group[kept[-1]], group[place]):
-                notes.append(f"The prompt of latent frame {start.frame(compression)} is the one in force, so nothing was done.")
+                notes.append(f"The {prompt_name(name)} of {start.told(compression)} is the one in force, so nothing was done.")
             else:
                 kept.append(place)
         streams.append(Stream(name, tuple(kept), tuple(group[place].get(KEY, PromptStart(0)) for place in kept)))

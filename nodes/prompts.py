@@ -27,8 +27,8 @@ class PromptTimeline(io.ComfyNode):
             inputs=[
                 io.Clip.Input("clip", tooltip="The model's text encoder."),
                 io.String.Input("text", multiline=True, default="0: a lighthouse at dawn\n48: a storm rolls in",
-                                tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds. The first line begins at 0."),
-                io.Float.Input("fps", default=16.0, min=0.1, max=240.0, step=0.1, tooltip="Pictures a second, for lines in seconds. 16 for Wan 2.1."),
+                                tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds, '1:30: ...' after a minute and a half. The first line begins at 0."),
+                io.Float.Input("fps", default=16.0, min=0.1, max=240.0, step=0.1, tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1."),
                 *switch_inputs(),
             ],
             outputs=[io.Conditioning.Output(display_name="conditioning")])

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..kv_policies import SWITCHES, Chunk, Switch
 
-LINE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s?)\s*:\s*(.*\S)\s*")
+CLOCK = r"(?:\d+:[0-5]\d|\d+):[0-5]\d(?:\.\d+)?"           # m:ss, h:mm:ss
+LINE = re.compile(rf"\s*(?:({CLOCK})(?=\s*:(?!\d))|(\d+(?:\.\d+)?)\s*(s?))\s*:(.*)")
+UNCLEAR = re.compile(r"\d\d(?=\s|$)|\d+\s*:")            # right behind a start's colon: a time without its own, or a prompt?
 
 
 def pixel_frames(latent_frames: int, compression: int) -> int:
@@ -29,6 +31,7 @@ class PromptStart:
     blend: int = 0                   # latent frames over which the text goes from the prompt before to this one
     recache_frames: int = 12
     in_pixels: bool = False
+    written: str = field(default="", compare=False)      # the start in the user's own words, where these are not latent frames
 
     def __post_init__(self):
         if self.mode not in SWITCHES:
@@ -39,24 +42,40 @@ class PromptStart:
     def frame(self, compression: int) -> int:
         return latent_frame_of(self.start, compression) if self.in_pixels else self.start
 
+    def told(self, compression: int) -> str:
+        return f"latent frame {self.frame(compression)}{f' ({self.written})' if self.written else ''}"
+
 
 def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames: int) -> list[tuple[PromptStart, str]]:
-    """Lines such as `48: a storm` (latent frames) or `6s: a storm` (seconds), in ascending order, the first at 0."""
+    """Lines such as `48: a storm` (latent frames), `6s: a storm` or `1:30: a storm` (seconds; minutes and seconds), the first at 0."""
     found: list[tuple[PromptStart, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        match = LINE.fullmatch(line)
-        if match is None or ("." in match[1] and not match[2]):
-            raise ValueError(f"Line {number} of the timeline is '{line.strip()[:60]}'. Begin each line with its start, in latent frames or in "
-                             "seconds, and a colon: '48: a storm rolls in' or '6s: a storm rolls in'.")
-        start = round(float(match[1]) * fps) if match[2] else int(match[1])
-        if any(start == other.start and (bool(match[2]) == other.in_pixels or start == 0) for other, _ in found):
+        start, prompt = _parse_line(line, f"Line {number} of the timeline", fps)
+        if any(start.start == other.start and (start.in_pixels == other.in_pixels or start.start == 0) for other, _ in found):
             raise ValueError(f"Line {number} of the timeline begins where an earlier line does. Give each prompt a start of its own.")
-        found.append((PromptStart(start, mode if found else "swap", blend if found else 0, recache_frames, bool(match[2])), match[3]))
+        found.append((replace(start, mode=mode if found else "swap", blend=blend if found else 0, recache_frames=recache_frames), prompt))
     if not found or found[0][0].start:
         raise ValueError("The timeline has no prompt for the beginning. Begin its first line with '0:'.")
     return found
+
+
+def _parse_line(line: str, where: str, fps: float) -> tuple[PromptStart, str]:
+    match = LINE.fullmatch(line)
+    if match is None or (match[2] and "." in match[2] and not match[3]):
+        raise ValueError(f"{where} is '{line.strip()[:60]}'. Begin each line with its start, in latent frames, seconds or minutes and seconds, and a "
+                         "colon: '48: a storm rolls in', '6s: a storm rolls in' or '1:30: a storm rolls in'.")
+    clock, number, unit, prompt = match.groups()
+    if not clock and UNCLEAR.match(prompt):
+        raise ValueError(f"{where} is '{line.strip()[:60]}', which is neither a time nor a latent frame and a prompt. Write times as 0:05, 1:30 or 1:02:30, "
+                         "each with one more colon behind it; leave a space before a prompt that begins with a number.")
+    if not prompt.strip():
+        raise ValueError(f"{where}, '{line.strip()}', has no prompt behind its start. Write one there, or remove the line.")
+    if clock or unit:
+        seconds = sum(float(part) * 60 ** place for place, part in enumerate(reversed((clock or number).split(":"))))
+        return PromptStart(round(seconds * fps), in_pixels=True, written=clock or f"{number}s"), prompt.strip()
+    return PromptStart(int(number)), prompt.strip()
 
 
 class Mix(NamedTuple):
@@ -67,11 +86,13 @@ class Mix(NamedTuple):
 
 
 def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compression: int,
-                 made: int = 0) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
+                 made: int = 0, names: list[str] | None = None) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
     """Mark chunks with the prompts in force. Returns them, what each stream hears at each number, and notes; none on the first `made` chunks.
 
-    `streams`: the starts of each stream's prompts, ascending. A prompt takes effect with the first chunk that begins at or after its start.
+    `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these. A prompt takes effect with the first chunk that
+    begins at or after its start.
     """
+    names = names or ["prompt"] * len(streams)
     effects = [[_first_chunk_at(chunks, start.frame(compression)) if i else 0 for i, start in enumerate(starts)] for starts in streams]
     marked, heard, notes, shot = [], [], [], 0
     for chunk in chunks:
@@ -83,15 +104,14 @@ def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compress
             heard.append(now)
         if switch and switch.mode == "cut":
             shot = chunk.start_frame
-        if chunk.index >= made and any(a.number != b.number for a, b in zip(before, now)):
-            modes = sorted({starts[mix.number].mode for starts, mix, old in zip(streams, now, before) if mix.number != old.number})
-            blend = max(starts[mix.number].blend for starts, mix in zip(streams, now))
-            notes.append(f"Latent frame {chunk.start_frame}: the prompt changes ({', '.join(modes)}{f', blended over {blend} frames' if blend else ''}).")
+        if chunk.index >= made:
+            notes += [_note_of_change(chunk, name, starts[mix.number]) for name, starts, mix, old in zip(names, streams, now, before)
+                      if mix.number != old.number]
         marked.append(replace(chunk, prompt=len(heard) - 1, switch=switch, shot=shot))
     if any(mix.weight < 1 for mix in now):
         notes.append("The last blend was not complete when the take ended.")
-    for starts, effect in zip(streams, effects):
-        notes += [f"The prompt of latent frame {start.frame(compression)} never came in: no chunk begins between it and the next prompt or the end."
+    for name, starts, effect in zip(names, streams, effects):
+        notes += [f"The {name} of {start.told(compression)} never came in: no chunk begins between it and the next prompt or the end."
                   for start, at, after in zip(starts, effect, [*effect[1:], None])
                   if (at is None or at == after) and start.frame(compression) >= chunks[made].start_frame]
     return marked, heard, tuple(dict.fromkeys(notes))
@@ -100,6 +120,11 @@ def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compress
 def prompt_frames(chunks: list[Chunk]) -> tuple[int, ...]:
     """Where other prompts come in."""
     return tuple(chunk.start_frame for chunk in chunks if chunk.switch)
+
+
+def _note_of_change(chunk: Chunk, name: str, start: PromptStart) -> str:
+    how = start.mode + (f", blended over {start.blend} frames" if start.blend else "")
+    return f"Latent frame {chunk.start_frame}: the {name} changes{f' to that of {start.written}' if start.written else ''} ({how})."
 
 
 def _first_chunk_at(chunks: list[Chunk], frame: int) -> int | None:
@@ -117,7 +142,7 @@ def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
     start = starts[now.number]
     if now.number != before.number and before.weight < 1:
         raise ValueError(f"The blend over {starts[before.number].blend} latent frames is not done when the next prompt begins, at "
-                         f"{'pixel' if start.in_pixels else 'latent'} frame {start.start}. Shorten the blend, or let the next prompt begin later.")
+                         f"{start.written or f'latent frame {start.start}'}. Shorten the blend, or let the next prompt begin later.")
     if start.mode == "recache" and now.weight < 1:       # once, when the blend is complete
         return Switch("swap")
     return Switch(start.mode, start.recache_frames if start.mode == "recache" else 0)

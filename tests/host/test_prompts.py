@@ -92,6 +92,7 @@ def test_the_negative_has_a_timeline_of_its_own(model):
     changed, changed_stats = take(model, tiny.prompt(1), cfg=3.0, negative=at(6, tiny.prompt(4), "recache", so_far=tiny.prompt(2)))
     assert stats.streams == changed_stats.streams == 2
     assert torch.equal(changed[:, :, :6], plain[:, :, :6]) and not torch.equal(changed[:, :, 6:], plain[:, :, 6:])
+    assert "Latent frame 6: the negative prompt changes (recache)." in changed_stats.notes
     assert torch.equal(take(model, tiny.prompt(1), negative=at(6, tiny.prompt(4)))[0], take(model, tiny.prompt(1))[0])      # off at cfg 1
 
 
@@ -99,7 +100,7 @@ def test_combined_timelines_are_streams_that_change_together(model):
     pair = at(6, tiny.prompt(4)) + at(6, tiny.prompt(6), so_far=tiny.prompt(5))
     out, stats = take(model, pair)
     assert stats.streams == 2 and torch.isfinite(out).all()
-    with pytest.raises(ValueError, match=r"positive prompts do not pair up in time: by starting latent frame there are \{0: 2, 6: 1\}"):
+    with pytest.raises(ValueError, match=r"positive prompts do not pair up in time: of those that begin there are 2 at latent frame 0, 1 at latent frame 6\."):
         take(model, at(6, tiny.prompt(4)) + tiny.prompt(5))
 
 

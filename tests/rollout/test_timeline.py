@@ -27,8 +27,28 @@ def test_lines_count_latent_frames_or_seconds():
     assert found[0][0] == PromptStart(0, recache_frames=9) and found[1][0] == PromptStart(12, "recache", 4, 9)
 
 
+def test_lines_count_minutes_and_seconds():
+    found = parse_timeline("0:00: downtown: at day\n1:05: harbour\n 2:00.5 :night\n1:02:03: 4 ships\n9: 16:9 film", 16.0, "cut", 0, 9)
+    assert [text for _, text in found] == ["downtown: at day", "harbour", "night", "4 ships", "16:9 film"]
+    assert [start.start for start, _ in found] == [0, 65 * 16, 1928, 3723 * 16, 9] and [start.in_pixels for start, _ in found] == [True] * 4 + [False]
+    assert parse_timeline("0:35mm film\n4:2 dogs", 16.0, "cut", 0, 9)[1] == (PromptStart(4, "cut", 0, 9), "2 dogs")
+
+
+@pytest.mark.parametrize("line", ["1:00 harbour", "1:00", "1:75: harbour", "1:5: harbour", "1:16:9 film", "1:02:03 harbour"])
+def test_what_may_be_a_time_or_a_prompt_is_refused(line):
+    with pytest.raises(ValueError, match=f"Line 2 of the timeline is '{line}', which is neither a time nor"):
+        parse_timeline(f"0: downtown\n{line}", 16.0, "swap", 0, 12)
+
+
+def test_notes_tell_the_line_as_it_was_written_and_which_prompt_changes():
+    starts = [start for start, _ in parse_timeline("0: a\n1s: b\n1:00: c", 16.0, "swap", 0, 12)]
+    *_, notes = plan_prompts(plan_chunks(12, 3), [[PromptStart(0)], starts], 4, names=["prompt", "negative prompt"])
+    assert notes == ("Latent frame 6: the negative prompt changes to that of 1s (swap).",
+                     "The negative prompt of latent frame 240 (1:00) never came in: no chunk begins between it and the next prompt or the end.")
+
+
 @pytest.mark.parametrize("text, words", [("a lighthouse | a storm", "Line 1 of the timeline is 'a lighthouse | a storm'"),
-                                         ("0: a\n\n1.5: b", "Line 3 of the timeline is '1.5: b'"), ("0: a\n48:", "Line 2"),
+                                         ("0: a\n\n1.5: b", "Line 3 of the timeline is '1.5: b'"), ("0: a\n48: ", "Line 2 of the timeline, '48:', has no prompt"), ("0: a\n1:00:", "Line 2 of the timeline, '1:00:', has no prompt"),
                                          ("0: a\n0s: b", "Line 2 of the timeline begins where an earlier"), ("0: a\n2: b\n2: c", "Line 3"),
                                          ("48: a", "no prompt for the beginning"), (" \n", "no prompt for the beginning")])
 def test_prompts_without_a_frame_are_refused_by_line(text, words):
