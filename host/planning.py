@@ -128,16 +128,24 @@ def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):
     if len(shape) != 5:
         raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
                          "Use EmptyARVideoLatent or another video latent.")
-    steps = sigmas.tolist()
-    if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
-        raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; got {[round(s, 4) for s in steps]}. "
-                         "Use a scheduler node with denoise 1.0, or leave the sigmas input open.")
+    check_sigmas(sigmas.tolist(), float(model.get_model_object("model_sampling").sigma_max))
     if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
         raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
     channels = model.get_model_object("latent_format").latent_channels
     if shape[1] != channels:
         raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
     return backbone
+
+
+def check_sigmas(steps: list[float], most: float):
+    """Finite, falling down to 0, and none above the model's own most noise; `steps` as they are given."""
+    got = f"got {[round(s, 4) for s in steps]}. Use a scheduler node with denoise 1.0, or leave the sigmas input open."
+    if not all(map(math.isfinite, steps)):
+        raise ValueError(f"Sigmas must be numbers that are finite; {got}")
+    if len(steps) < 2 or steps[-1] != 0 or any(a <= b for a, b in zip(steps, steps[1:])):
+        raise ValueError(f"Sigmas must fall from step to step down to 0, and be at least two; {got}")
+    if steps[0] > most * 1.001:
+        raise ValueError(f"This model's sigmas begin at {most:g} at most, and higher ones are another kind of model's; {got}")
 
 
 def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tensor | None:

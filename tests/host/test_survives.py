@@ -247,6 +247,12 @@ def test_rising_sigmas_are_refused(model):
     refused("fall from step to step", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([.5, .5, 0.]))
 
 
+@pytest.mark.parametrize("sigmas, says", [([torch.nan, .5, 0.], "finite; got .nan, 0.5, 0.0"), ([1., torch.nan, 0.], "finite"), ([torch.inf, .5, 0.], "finite"),
+                                          ([14.6, 3., 0.], "begin at 1 at most"), ([1.01, .5, 0.], "begin at 1 at most")])
+def test_sigmas_of_no_flow_model_are_refused(model, sigmas, says):
+    refused(says, model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor(sigmas))
+
+
 @pytest.mark.parametrize("key, value", [("mask", torch.ones(1, 4, 4)), ("area", (4, 4, 0, 0))])
 def test_a_prompt_for_a_region_is_refused(model, key, value):
     positive = tiny.prompt(1)
