@@ -3,16 +3,12 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..kv_policies import DeCoPrune, DeCoPruneHS, DirectedForcing, FullKV, KVPolicy, Retention, SinkWindow
+from ..kv_policies import DeCoPrune, DeCoPruneHS, DirectedForcing, FullKV, SinkWindow
 from ..kv_policies.decoprune import MODES, REINDEX
 from ..kv_policies.pruning_controls import CONTROLS, control_of
 from ..kv_policies.scores import SCORES
 from ..kv_policies.sink_window import SINK_ROPE
-from .sockets import CATEGORY, HeadMapSocket, HeadTableSocket, KVPolicySocket, policy_input
-
-
-def with_retention(kv_policy: KVPolicy | None, retention: Retention) -> io.NodeOutput:
-    return io.NodeOutput(replace(kv_policy or KVPolicy(), retention=retention))
+from .sockets import CATEGORY, DIRECTED, HeadMapSocket, HeadTableSocket, KVPolicySocket, fill, policy_input
 
 
 class PolicyFull(io.ComfyNode):
@@ -27,7 +23,7 @@ class PolicyFull(io.ComfyNode):
 
     @classmethod
     def execute(cls, kv_policy=None):
-        return with_retention(kv_policy, FullKV())
+        return fill(kv_policy, retention=FullKV())
 
 
 class PolicySinkWindow(io.ComfyNode):
@@ -52,7 +48,7 @@ class PolicySinkWindow(io.ComfyNode):
 
     @classmethod
     def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):
-        return with_retention(kv_policy, SinkWindow(sink_frames, window_frames, sink_rope))
+        return fill(kv_policy, retention=SinkWindow(sink_frames, window_frames, sink_rope))
 
 
 class PolicyDeCoPrune(io.ComfyNode):
@@ -88,7 +84,7 @@ class PolicyDeCoPrune(io.ComfyNode):
 
     @classmethod
     def execute(cls, kv_policy=None, head_map=None, **parameters):
-        return with_retention(kv_policy, DeCoPruneHS(**parameters, head_map=head_map) if head_map else DeCoPrune(**parameters))
+        return fill(kv_policy, retention=DeCoPruneHS(**parameters, head_map=head_map) if head_map else DeCoPrune(**parameters))
 
 
 class PruningControl(io.ComfyNode):
@@ -107,7 +103,7 @@ class PruningControl(io.ComfyNode):
 
     @classmethod
     def execute(cls, kv_policy, ranking):
-        return with_retention(kv_policy, control_of(kv_policy.retention, ranking))
+        return io.NodeOutput(replace(kv_policy, retention=control_of(kv_policy.retention, ranking)))
 
 
 class PolicyDirectedForcing(io.ComfyNode):
@@ -136,4 +132,4 @@ class PolicyDirectedForcing(io.ComfyNode):
     @classmethod
     def execute(cls, gamma, budget_min, budget_max, uniform_budget, active_from, kv_policy=None, head_table=None, **parameters):
         selection = DirectedForcing(parameters["lambda"], gamma, budget_min, budget_max, uniform_budget, active_from, head_table)
-        return io.NodeOutput(replace(kv_policy or KVPolicy(SinkWindow(3, 21, "shifted")), selection=selection))
+        return fill(kv_policy or DIRECTED, selection=selection)

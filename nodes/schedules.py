@@ -1,11 +1,9 @@
 """The policy nodes that fill the schedule: in which order forwards run, and with that how history gets into the cache."""
-from dataclasses import replace
-
 from comfy_api.latest import io
 
 from ..host.patch import patch
-from ..kv_policies import ContextRecompute, FlashForward, Hierarchical, KVPolicy, RollingForcing
-from .sockets import CATEGORY, KVPolicySocket, policy_input
+from ..kv_policies import ContextRecompute, FlashForward, Hierarchical, RollingForcing
+from .sockets import CATEGORY, KVPolicySocket, fill, policy_input
 
 
 class PolicyFlashForward(io.ComfyNode):
@@ -34,7 +32,7 @@ class PolicyFlashForward(io.ComfyNode):
     def execute(cls, kv_policy=None, planner_model=None, renderer_model=None, **parameters):
         models = {"planner_model": planner_model, "renderer_model": renderer_model}
         schedule = FlashForward(**parameters, **{role: model and patch(model) for role, model in models.items()})
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=schedule))
+        return fill(kv_policy, schedule=schedule)
 
 
 class PolicyHierarchical(io.ComfyNode):
@@ -52,7 +50,7 @@ class PolicyHierarchical(io.ComfyNode):
 
     @classmethod
     def execute(cls, window_frames, kv_policy=None):
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=Hierarchical(window_frames)))
+        return fill(kv_policy, schedule=Hierarchical(window_frames))
 
 
 class PolicyRollingForcing(io.ComfyNode):
@@ -72,7 +70,7 @@ class PolicyRollingForcing(io.ComfyNode):
 
     @classmethod
     def execute(cls, window_frames, kv_policy=None):
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=RollingForcing(window_frames)))
+        return fill(kv_policy, schedule=RollingForcing(window_frames))
 
 
 class PolicyContextRecompute(io.ComfyNode):
@@ -92,4 +90,4 @@ class PolicyContextRecompute(io.ComfyNode):
 
     @classmethod
     def execute(cls, window_frames, kv_policy=None):
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), schedule=ContextRecompute(window_frames)))
+        return fill(kv_policy, schedule=ContextRecompute(window_frames))

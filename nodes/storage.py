@@ -1,11 +1,9 @@
 """How the kept bytes are held."""
-from dataclasses import replace
-
 from comfy_api.latest import io
 
-from ..kv_policies import KVPolicy, KVStorage
+from ..kv_policies import KVStorage
 from ..kv_policies.storage import DEVICES, DTYPES
-from .sockets import CATEGORY, KVPolicySocket, policy_input
+from .sockets import CATEGORY, KVPolicySocket, fill, policy_input
 
 
 class KVStorageNode(io.ComfyNode):
@@ -28,4 +26,4 @@ class KVStorageNode(io.ComfyNode):
 
     @classmethod
     def execute(cls, dtype, full_chunks, sink_frames, kv_policy=None, device="model"):
-        return io.NodeOutput(replace(kv_policy or KVPolicy(), storage=KVStorage(dtype, full_chunks, sink_frames, device)))
+        return fill(kv_policy, storage=KVStorage(dtype, full_chunks, sink_frames, device))

@@ -86,6 +86,26 @@ def test_policies_chain():
     assert window.schedule == full.schedule
 
 
+def test_two_policies_for_one_slot_are_refused():
+    kinds = {node.__name__: node for node in nodes()}
+    window, = kinds["PolicySinkWindow"].execute(9, 3, "absolute").args
+    with pytest.raises(ValueError, match="SinkWindow is this policy's retention already, and FullKV would take its place"):
+        kinds["PolicyFull"].execute(kv_policy=window)
+    hierarchical, = kinds["PolicyHierarchical"].execute(9, kv_policy=window).args
+    with pytest.raises(ValueError, match="Hierarchical is this policy's schedule already, and RollingForcing would"):
+        kinds["PolicyRollingForcing"].execute(9, kv_policy=hierarchical)
+    stored, = kinds["KVStorageNode"].execute("int8", 2, 3, kv_policy=window).args
+    with pytest.raises(ValueError, match="Remove one of the two KVStorage nodes"):
+        kinds["KVStorageNode"].execute("int4", 2, 3, kv_policy=stored)
+
+
+def test_the_window_that_directed_forcing_begins_with_gives_way_to_a_chosen_one():
+    kinds = {node.__name__: node for node in nodes()}
+    directed, = kinds["PolicyDirectedForcing"].execute(2., 4, 12, 7, 0, **{"lambda": .46}).args
+    window, = kinds["PolicySinkWindow"].execute(9, 3, "absolute", kv_policy=directed).args
+    assert window.retention.window_frames == 9 and window.selection == directed.selection
+
+
 @pytest.mark.parametrize("path", CAMERA_PATHS)
 def test_the_camera_fits_the_latent(path):
     import torch
