@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .bank import Bank
 from .base import BankPlan, Probe, Retention, RetentionRun
 from .cache import KVCache
 from .rope import virtual_frames
@@ -30,6 +31,9 @@ class DeCoPrune(Retention):
     sigma is nearest 0.90. Given chunks, and all chunks when there are no more than two steps, are noised again and predicted
     once instead. `reindex`: "auto" squeezes the positions of a given history once, where generation begins (appendix A);
     "periodic", ours, does so again whenever `reindex_recent` more frames were made.
+
+    `most_frames`, ours: the chunks before the dense ones hold at most the tokens of so many latent frames, sink included; what scored lowest leaves
+    first. 0: no bound.
     """
 
     mode: str = "threshold"
@@ -44,6 +48,7 @@ class DeCoPrune(Retention):
     reindex: str = "auto"
     virtual_length: int = 17         # latent frames
     reindex_recent: int = 8
+    most_frames: int = 0
 
     def __post_init__(self):
         for name, value, known in (("mode", self.mode, MODES), ("score", self.score, SCORES), ("reindex", self.reindex, REINDEX)):
@@ -65,6 +70,9 @@ class DeCoPrune(Retention):
         return self.mode == "threshold"
 
     def check(self, geometry: Geometry, take: Take):
+        if 0 < self.most_frames < self.sink(geometry):
+            raise ValueError(f"most_frames is {self.most_frames}, and the first {self.sink(geometry)} latent frames stay whole (sink_chunks "
+                             f"{self.sink_chunks}). Use at least {self.sink(geometry)}, fewer sink_chunks, or 0 for no bound.")
         if take.steps > 2 and self.probe_step >= take.steps - 1:
             raise ValueError(f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which the last (step {take.steps - 1}) is the "
                              f"finished picture itself. Use a probe_step of at most {take.steps - 2}, or -1 to have it chosen.")
@@ -83,7 +91,10 @@ class DeCoPrune(Retention):
         keep = self.target_keep if self.mode == "target_keep" else EXPECTED_KEEP
         whole = (self.sink_chunks + self.dense_chunks) * unit(geometry) + 1
         frames = whole * geometry.chunk_frames + math.ceil(keep * take.total_frames)
-        return [BankPlan(min(take.total_frames, frames), take.total_frames)]
+        most = take.total_frames
+        if self.most_frames:             # and what is dense, the chunk in work, and the one that is just old enough
+            most = min(most, self.most_frames + (self.dense_chunks * unit(geometry) + 1) * geometry.chunk_frames)
+        return [BankPlan(min(most, frames), most)]
 
     def sink(self, geometry: Geometry) -> int:
         return self.sink_chunks * unit(geometry) * geometry.chunk_frames
@@ -111,6 +122,8 @@ class DeCoPruneRun(RetentionRun):
         self.probe_sigma = PROBE_SIGMA if self.probe_step is None else take.sigmas[self.probe_step]
         self.dense, self.sink = (count * unit(geometry) for count in (policy.dense_chunks, policy.sink_chunks))
         self.records: list[Record] = []
+        # What each token of the take scored, where that decides who leaves first; a sink's never score, and stay.
+        self.scored = torch.full((take.total_frames * geometry.tokens_per_frame * bool(policy.most_frames),), math.inf)
         self.predicted: Tensor | None = None
         self.reindexed_at = self.first_chunk = 0     # both of this shot
         self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
@@ -160,6 +173,16 @@ class DeCoPruneRun(RetentionRun):
             rows = bank.rows_of(record.chunk.start_frame, record.chunk.end_frame - 1)
             keep[rows.start - first:rows.stop - first] = record.keep[(bank.frame[rows] - record.chunk.start_frame) * tokens + bank.cell[rows]]
         bank.keep(first + keep.nonzero()[:, 0], after=first)
+        if self.policy.most_frames:
+            self.bound(bank, due[-1].chunk)
+
+    def bound(self, bank: Bank, last: Chunk):
+        """Of all tokens up to a chunk, leave as many as may stay, those that scored highest."""
+        old, tokens = bank.rows_of(0, last.end_frame - 1).stop, self.geometry.tokens_per_frame
+        if old > self.policy.most_frames * tokens:
+            keep = torch.ones(bank.length, dtype=torch.bool)
+            keep[:old] = highest(self.scored[bank.frame[:old] * tokens + bank.cell[:old]], self.policy.most_frames * tokens)
+            bank.keep(keep.nonzero()[:, 0])
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
         if self.predicted is None or chunk.index - self.first_chunk < self.sink:
@@ -167,26 +190,36 @@ class DeCoPruneRun(RetentionRun):
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None
         self.histogram.add(scores)
-        self.records.append(Record(chunk, self.choose(cache, chunk, scores)))
+        ranks = self.ranks(cache, chunk, scores)
+        self.records.append(Record(chunk, self.choose(scores, ranks)))
+        if self.policy.most_frames:
+            tokens = self.geometry.tokens_per_frame
+            self.scored[chunk.start_frame * tokens:chunk.end_frame * tokens] = ranks
 
     def state(self) -> State:
-        return {"records": [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records],
+        return {"scored": self.scored, "records": [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records],
                 "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts)}
 
     def restore(self, state: State):
         self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
         self.histogram.counts = counts_of(state, "scores", 2 ** 63, len(self.histogram.counts))
+        scored = tensor_of(state, "scored", torch.float32, None)[:len(self.scored)]
+        self.scored[:len(scored)] = scored
         self.records = []
         for record in part_of(state, "records", list):
             index, start, frames, given = counts_of(record, "chunk", self.take.total_frames, 4)
             keep = tensor_of(record, "keep", torch.bool, frames * self.geometry.tokens_per_frame)
             self.records.append(Record(Chunk(index, start, frames, bool(given)), keep))
 
-    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+    def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        """How much each of a chunk's tokens is worth keeping, like `scores` `[F * h * w]`."""
+        return scores.nan_to_num(math.inf)           # a score that is no number keeps its token
+
+    def choose(self, scores: Tensor, ranks: Tensor) -> Tensor:
         """Which of a chunk's tokens to keep, bool like `scores` `[F * h * w]`."""
         policy = self.policy
         if policy.mode == "threshold":
-            keep = ~(scores <= policy.gamma)         # a score that is no number keeps its token
+            keep = ~(scores <= policy.gamma)
         else:
             keep = highest(scores.nan_to_num(math.inf), round(policy.target_keep * len(scores)))
         if policy.min_keep_per_block:

@@ -11,6 +11,13 @@ from .decoprune import DeCoPrune, DeCoPruneRun, highest
 from .take import Chunk, Geometry, Take
 
 
+class ControlRun(DeCoPruneRun):
+    """Keeps those that its `ranks` put first, as many as DeCoPrune."""
+
+    def choose(self, scores: Tensor, ranks: Tensor) -> Tensor:
+        return highest(ranks, int(super().choose(scores, ranks).sum()))
+
+
 @dataclass(frozen=True)
 class RandomPrune(DeCoPrune):
     """Tokens drawn at random, by a generator of the policy's own."""
@@ -19,10 +26,10 @@ class RandomPrune(DeCoPrune):
         return RandomPruneRun(self, geometry, take)
 
 
-class RandomPruneRun(DeCoPruneRun):
-    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+class RandomPruneRun(ControlRun):
+    def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed((self.take.seed + 7919 * (chunk.index + 1)) % 2 ** 64)
-        return highest(torch.rand(len(scores), generator=generator), int(super().choose(cache, chunk, scores).sum()))
+        return torch.rand(len(scores), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,9 @@ class ReversePrune(DeCoPrune):
         return ReversePruneRun(self, geometry, take)
 
 
-class ReversePruneRun(DeCoPruneRun):
-    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
-        return highest(-scores.nan_to_num(torch.inf), int(super().choose(cache, chunk, scores).sum()))
+class ReversePruneRun(ControlRun):
+    def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+        return -scores.nan_to_num(torch.inf)
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class TempDiffPrune(DeCoPrune):
         return TempDiffPruneRun(self, geometry, take)
 
 
-class TempDiffPruneRun(DeCoPruneRun):
-    def choose(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
+class TempDiffPruneRun(ControlRun):
+    def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
         (h, w), bank, layer = self.geometry.grid, cache.banks[0], min(1, self.geometry.layers - 1)
         first = bank.committed - (chunk.frames + 1) * h * w
         if first < 0 or bank.frame[first] != chunk.start_frame - 1:      # the frame before is not whole: begin with the chunk's own
@@ -59,7 +66,7 @@ class TempDiffPruneRun(DeCoPruneRun):
         block = max(1, h // 6), max(1, w // 13)
         coarse = functional.avg_pool2d(change, block, ceil_mode=True)
         change = coarse.repeat_interleave(block[0], 1).repeat_interleave(block[1], 2)[:, :h, :w]
-        return highest(change.reshape(-1).cpu(), int(super().choose(cache, chunk, scores).sum()))
+        return change.reshape(-1).cpu()
 
 
 CONTROLS = {"random": RandomPrune, "reverse": ReversePrune, "temporal difference": TempDiffPrune}

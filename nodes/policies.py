@@ -79,6 +79,9 @@ class PolicyDeCoPrune(io.ComfyNode):
                 policy_input(),
                 HeadMapSocket.Input("head_map", optional=True,
                                     tooltip="Static heads then hold only the first 4 and the latest 4 latent frames (DeCoPrune-HS)."),
+                io.Int.Input("most_frames", default=0, min=0, max=1048576, optional=True,
+                             tooltip="Bound for endless takes (ours): so many latent frames' worth of tokens stay before the dense chunks, and what scored "
+                                     "lowest leaves first. 0: no bound."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 

@@ -9,7 +9,8 @@ import time
 
 import _common as common
 
-args = common.start(__doc__, lambda args: [common.SDPA], frames={"type": int, "default": 5000, "help": "latent frames of each take"})
+args = common.start(__doc__, lambda args: [common.SDPA], frames={"type": int, "default": 5000, "help": "latent frames of each take"},
+                    policy={"nargs": "*", "default": None, "help": "names of the table below"})
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
@@ -51,9 +52,9 @@ def main():
 
     folder_paths.set_output_directory(tempfile.mkdtemp())
     frames, rows = 90 if args.quick else args.frames, []
-    capped = DeCoPrune(mode="target_keep", target_keep=.0, sink_chunks=1, dense_chunks=2)
-    for name, policy in (("sink + window", KVPolicy(SinkWindow(3, 12))), ("decoprune, cap 0", KVPolicy(capped))):
-        at, rss, seconds = watch(policy, frames)
+    policies = {"sink_window": KVPolicy(SinkWindow(3, 12)), "decoprune": KVPolicy(DeCoPrune(gamma=.02, most_frames=12))}
+    for name in args.policy or policies:
+        at, rss, seconds = watch(policies[name], frames)
         warm = len(at) // 4
         rows.append({"policy": name, "frames": frames, "rss_slope_percent_per_1000": slope(at[warm:], rss[warm:]),
                      "chunk_time_slope_percent_per_1000": slope(at[warm + 1:], seconds[warm:]), "rss_mib": rss[-1] / 2 ** 20,

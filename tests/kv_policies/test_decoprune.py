@@ -17,7 +17,7 @@ SIGMAS = (1., .95, .9, .8, 0.)
 
 
 class Script:
-    """Makes all-zero latents; at sigma .9 the named tokens are wrong by `error`, as a mean square."""
+    """Makes all-zero latents; at sigma .9 the named tokens are wrong by `error`, or by their own where `wrong` tells it, as a mean square."""
 
     def __init__(self, session, wrong, error, on_keys):
         self.session, self.wrong, self.error, self.on_keys, self.calls, self.histories = session, wrong, error, on_keys, [], {}
@@ -43,7 +43,7 @@ class Script:
                 frame, cell = divmod(token, T)
                 if chunk.start_frame <= frame < chunk.end_frame:
                     row, column = divmod(cell, 3)
-                    x0[:, :, frame - chunk.start_frame, 2 * row:2 * row + 2, 2 * column:2 * column + 2] = self.error ** .5
+                    x0[:, :, frame - chunk.start_frame, 2 * row:2 * row + 2, 2 * column:2 * column + 2] = (self.wrong[token] if isinstance(self.wrong, dict) else self.error) ** .5
         return x0
 
 
@@ -104,6 +104,23 @@ def test_the_rule_is_strict_and_no_number_keeps():
 def test_target_keep_keeps_a_share_of_each_chunk_and_the_highest_scores():
     made, _ = script(DeCoPrune(mode="target_keep", target_keep=.25), 10, 2, wrong=[13, 17])
     assert made.histories[4] == [*tokens(0, 1), 12, 13, 17, *tokens(4, 5, 6, 7)]       # 3 of 12; of equal ones the first
+
+
+def test_a_bound_lets_the_lowest_scores_of_the_whole_past_leave_and_never_the_sink():
+    def history(most_frames):
+        # Four of frame 2 are wrong by more than three of frame 6: with room for 2 + 1 frames, the sink's 12 tokens and six more stay.
+        made, _ = script(DeCoPrune(gamma=.01, most_frames=most_frames), 16, 2, wrong={12: .3, 13: .3, 15: .1, 17: .3, 36: .2, 37: .05, 38: .2, 41: .02})
+        return made.histories[7]
+
+    whole = [12, 13, 15, 17, 36, 37, 38, 41]
+    assert history(0) == [*tokens(0, 1), *whole, *tokens(10, 11, 12, 13)]
+    assert history(3) == [*tokens(0, 1), 12, 13, 15, 17, 36, 38, *tokens(10, 11, 12, 13)]
+    assert history(2) == tokens(0, 1, 10, 11, 12, 13)
+
+
+def test_a_bound_below_the_sink_is_refused():
+    with pytest.raises(ValueError, match="most_frames is 1, and the first 2 latent frames stay whole"):
+        DeCoPrune(most_frames=1).check(fake.geometry(2), Take(9, 0, SIGMAS, 0))
 
 
 def test_the_spatial_floor():
