@@ -59,6 +59,7 @@ def main():
         rows.append({"policy": name, "frames": frames, "rss_slope_percent_per_1000": slope(at[warm:], rss[warm:]),
                      "chunk_time_slope_percent_per_1000": slope(at[warm + 1:], seconds[warm:]), "rss_mib": rss[-1] / 2 ** 20,
                      "seconds_per_chunk": statistics.median(seconds)})
+        print(", ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     common.report("endless", rows)
 
 
