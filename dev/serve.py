@@ -14,7 +14,9 @@ def main():
     arguments, options = parser.parse_known_args()
     try:
         with Server(setup.needed_host(), base=setup.STATE / "serve", port=arguments.port, cpu=arguments.cpu,
-                    options=["--preview-method", "auto", *options], echo=True) as server:
+                    # ComfyUI empties its folder of previews when it starts: a second server would empty the first one's.
+                    options=["--preview-method", "auto", "--temp-directory", setup.STATE / f"serve/port-{arguments.port}", *options],
+                    echo=True) as server:
             print("(The error about comfyui-workflow-templates is expected: ComfyUI's own gallery is left out of this environment.)")
             print(f"ComfyUI {server.version} is at {server.url} (Ctrl-C stops it)", flush=True)
             server.process.wait()

@@ -19,8 +19,6 @@ import urllib.request
 import uuid
 from pathlib import Path
 
-import aiohttp
-
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 180     # on two busy cores it takes 10
 
@@ -160,6 +158,8 @@ class Server:
         return asyncio.run(self._run(graph, on_progress))
 
     async def _run(self, graph, on_progress):
+        import aiohttp  # here: `--help` of the commands works before anything is installed
+
         client_id = uuid.uuid4().hex
         failure = None
         async with (aiohttp.ClientSession() as session,

@@ -205,12 +205,20 @@ def prepare():
     return python, host, missing
 
 
+def asks_for_help(arguments):
+    """Whether a command of ours is only to print its help, which none of them needs anything but the standard library for."""
+    command, *options = [*arguments[1:], ""]
+    return Path(command).resolve().is_relative_to(ROOT / "dev") and bool({"-h", "--help"} & set(options))
+
+
 def needed_host():
     """The ComfyUI that `main` chose, for the commands that cannot do without one."""
     return Path(os.environ.get("COMFYUI_PATH") or sys.exit("This needs a ComfyUI, and none could be had: see above."))
 
 
 def main():
+    if asks_for_help(sys.argv):
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     try:
         with one_at_a_time():
             python, host, missing = prepare()

@@ -58,6 +58,8 @@ def other_hosts(host):
 
 
 def main():
+    if {"-h", "--help"} & set(sys.argv):
+        sys.exit(print(__doc__))
     signal.signal(signal.SIGINT, lambda *_: None)       # Ctrl-C is pytest's, which then reports and ends
     arguments = [argument for argument in sys.argv[1:] if argument != "--all-hosts"]
     host = Path(os.environ["COMFYUI_PATH"]) if "COMFYUI_PATH" in os.environ else None
