@@ -25,8 +25,8 @@ def memories() -> list[str]:
 def free_path(filename_prefix: str, folder: str, suffix: str) -> Path:
     """A path below `folder` that no file has yet: the host's way, which numbers files and fills in %date% and its kin."""
     plain = os.path.normpath(filename_prefix)
-    if os.path.isabs(plain) or os.path.splitdrive(plain)[0] or plain.split(os.sep)[0] in ("..", ".") or "\0" in plain:
-        raise ValueError(f"filename_prefix is '{filename_prefix}', and must name a file below {folder}. Use a name, or folder/name, without '..'.")
+    if os.path.isabs(plain) or os.path.splitdrive(plain)[0] or plain.split(os.sep)[0] in ("..", ".") or not plain.isprintable() or not plain.strip():
+        raise ValueError(f"filename_prefix is {filename_prefix!r}, and must name a file below {folder}. Use a name, or folder/name, without '..' or line breaks.")
     place, stem, counter, _, _ = folder_paths.get_save_image_path(plain, folder)
     return Path(place, f"{stem}_{counter:05}_{suffix}")
 

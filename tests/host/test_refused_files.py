@@ -39,10 +39,12 @@ def test_a_file_that_needs_code_is_refused_and_nothing_of_it_runs(tmp_path, monk
     assert not (tmp_path / "trap").exists()
 
 
-def test_a_pointer_in_place_of_a_file_is_refused(tmp_path):
-    (tmp_path / "self_forcing_dmd.pt").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5676282643\n")
-    with pytest.raises(ValueError, match="'self_forcing_dmd.pt' is no file of plain weights: it is damaged .download it again."):
-        load_ar_model(str(tmp_path / "self_forcing_dmd.pt"), None)
+@pytest.mark.parametrize("name", ["self_forcing_dmd.pt", "self_forcing_dmd.safetensors"])
+@pytest.mark.parametrize("text", ["version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5676282643\n", "hello\n" * 100, "<!DOCTYPE html>" * 20])
+def test_a_text_in_place_of_a_file_is_refused(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"'{name}' is neither a PyTorch nor a safetensors file: it begins with '{text[:5]}"):
+        load_ar_model(str(tmp_path / name), None)
 
 
 def without(state, part):
@@ -58,7 +60,7 @@ def without(state, part):
     ("raven.pt", without(weights(), "blocks.1.ffn"), "'raven.pt' is no whole plain Wan model: 4 tensor\\(s\\) missing, 'blocks.1.ffn.0.bias' first"),
     ("raven.pt", {**weights(), "blocks.0.cam_injector_layer1.weight": torch.zeros(8, 8)},
      "'raven.pt' is no whole plain Wan model: 1 tensor\\(s\\) without a place, 'blocks.0.cam_injector_layer1.weight' first"),
-    ("raven.pt", {**weights(), "blocks.1.self_attn.q.weight": torch.zeros(8, 8)}, "Tensors of 'raven.pt' do not fit each other"),
+    ("raven.pt", {**weights(), "blocks.1.self_attn.q.weight": torch.zeros(8, 8)}, "Tensors of 'raven.pt' have other shapes than those of the model that ComfyUI makes of it"),
     ("longlive_lora.pt", {"generator_lora": {"blocks.0.self_attn.q.lora_A.weight": torch.zeros(4, 8)}}, "'longlive_lora.pt' is a LoRA. Choose"),
     ("raven.pt", {"optimizer": {"lr": .1}, "step": 3}, "'raven.pt' holds no weights where Keepsake looks for them .*, but 'optimizer', 'step'"),
     ("raven.pt", {**weights(), **{f"model.{name}": value for name, value in weights().items()}}, "holds more than one set of weights side by side"),

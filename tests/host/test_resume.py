@@ -202,7 +202,7 @@ def test_a_batch_keeps_no_memory_and_goes_on_from_none(model, tmp_path):
 def test_names_stay_in_the_folder(tmp_path):
     from keepsake.host.memory_files import free_path
 
-    for name in ("../x", "/etc/x", "a/../../x", "..", "", "."):
+    for name in ("../x", "/etc/x", "a/../../x", "..", "", ".", "\n", " ", "a\nb"):
         with pytest.raises(ValueError, match="must name a file below"):
             free_path(name, str(tmp_path), ".safetensors")
     assert free_path("a/b", str(tmp_path), ".safetensors") == tmp_path / "a" / "b_00001_.safetensors"
