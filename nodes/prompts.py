@@ -22,7 +22,7 @@ class PromptTimeline(io.ComfyNode):
     def define_schema(cls):
         return io.Schema(
             node_id="KeepsakePromptTimeline", display_name="Prompt Timeline", category=CATEGORY,
-            description="A prompt that changes in the course of an AR take: a line for each, with the latent frame or second at which it begins.",
+            description="A prompt that changes in the course of an AR take: a line for each, with the latent frame, second or time at which it begins.",
             search_aliases=["prompt schedule", "prompt travel", "change prompt", "multi-prompt", "LongLive recache"],
             inputs=[
                 io.Clip.Input("clip", tooltip="The model's text encoder."),
