@@ -39,8 +39,8 @@ def load_head_table(name: str) -> HeadTable:
 
 def check_name(name: str):
     """Raise ValueError for a name that is no plain file name, before anything is measured for it."""
-    if not name.strip() or os.path.basename(name) != name or "\\" in name:
-        raise ValueError(f"name is '{name}', and must be a plain file name; the folder is ours. Use letters, digits, '-' and '_'.")
+    if not name.strip(" .") or not name.isprintable() or os.path.basename(name) != name or "\\" in name:
+        raise ValueError(f"name is {name!r}, and must be a plain file name; the folder is ours. Use letters, digits, '-' and '_'.")
 
 
 def save_json(folder: str, name: str, text: str) -> str:

@@ -1,5 +1,6 @@
 """DeCoPrune in the real host, on tiny random Wan models."""
 import os
+import re
 
 import pytest
 
@@ -78,8 +79,8 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
     assert shares.shape == (3, 4) and 0 < shares.min() <= shares.max() < 1
     assert load_head_map("tiny_00001_.json") == head_map and path.endswith("tiny_00001_.json")
     assert "demo_world.json" in folder_paths.get_filename_list("kv_head_maps")
-    for name in ("", "../escape", "a/b"):
-        with pytest.raises(ValueError, match=f"name is '{name}', and must be a plain file name"):
+    for name in ("", "..", "../escape", "a/b", "a\nb"):
+        with pytest.raises(ValueError, match=re.escape(f"name is {name!r}, and must be a plain file name")):
             profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name=name)
     some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
     out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
