@@ -2,6 +2,8 @@
 from comfy_api.latest import io
 
 from ..host import memory_files
+from ..host.memory_wire import kept
+from .constants import accepts
 from .sockets import CATEGORY, KVMemorySocket
 
 
@@ -19,8 +21,12 @@ class SaveKVMemory(io.ComfyNode):
             outputs=[io.String.Output(display_name="name", tooltip="As Load KV Memory lists it.")])
 
     @classmethod
+    def validate_inputs(cls, filename_prefix=None):
+        return accepts(memory_files.plain_prefix, filename_prefix=filename_prefix)
+
+    @classmethod
     def execute(cls, kv_memory, filename_prefix):
-        name, told = memory_files.save(kv_memory, filename_prefix)
+        name, told = memory_files.save(kept(kv_memory), filename_prefix)
         return io.NodeOutput(name, ui={"text": [told]})
 
 

@@ -8,6 +8,7 @@ from ..kv_policies.decoprune import MODES, REINDEX
 from ..kv_policies.pruning_controls import CONTROLS, control_of
 from ..kv_policies.scores import SCORES
 from ..kv_policies.sink_window import SINK_ROPE
+from .constants import accepts
 from .sockets import CATEGORY, DIRECTED, HeadMapSocket, HeadTableSocket, KVPolicySocket, fill, policy_input
 
 
@@ -47,6 +48,10 @@ class PolicySinkWindow(io.ComfyNode):
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 
     @classmethod
+    def validate_inputs(cls, window_frames=None, sink_frames=None):
+        return accepts(SinkWindow, window_frames=window_frames, sink_frames=sink_frames)
+
+    @classmethod
     def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):
         return fill(kv_policy, retention=SinkWindow(sink_frames, window_frames, sink_rope))
 
@@ -84,6 +89,10 @@ class PolicyDeCoPrune(io.ComfyNode):
                                      "lowest leaves first. 0: no bound."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def validate_inputs(cls, virtual_length=None, reindex_recent=None):
+        return accepts(DeCoPrune, virtual_length=virtual_length, reindex_recent=reindex_recent)
 
     @classmethod
     def execute(cls, kv_policy=None, head_map=None, **parameters):
@@ -131,6 +140,10 @@ class PolicyDirectedForcing(io.ComfyNode):
                 HeadTableSocket.Input("head_table", optional=True, tooltip="From Calibrate Heads or Load Head Table."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def validate_inputs(cls, budget_min=None, budget_max=None):
+        return accepts(DirectedForcing, budget_min=budget_min, budget_max=budget_max)
 
     @classmethod
     def execute(cls, gamma, budget_min, budget_max, uniform_budget, active_from, kv_policy=None, head_table=None, **parameters):

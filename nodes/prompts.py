@@ -1,8 +1,11 @@
 """Prompts that change in the course of a take."""
+from functools import partial
+
 from comfy_api.latest import io
 
-from ..host.prompts import add_prompt, prompt_timeline
+from ..host.prompts import PromptStart, add_prompt, parse_timeline, prompt_timeline
 from ..kv_policies import SWITCHES
+from .constants import accepts
 from .sockets import CATEGORY
 
 
@@ -34,6 +37,10 @@ class PromptTimeline(io.ComfyNode):
             outputs=[io.Conditioning.Output(display_name="conditioning")])
 
     @classmethod
+    def validate_inputs(cls, text=None, fps=None, mode=None, blend=None):
+        return accepts(partial(parse_timeline, recache_frames=0), text=text, fps=fps, mode=mode, blend=blend)
+
+    @classmethod
     def execute(cls, clip, text, fps, mode, blend, recache_frames):
         return io.NodeOutput(prompt_timeline(clip, text, fps, mode, blend, recache_frames))
 
@@ -53,6 +60,10 @@ class PromptAtFrame(io.ComfyNode):
                 *switch_inputs(),
             ],
             outputs=[io.Conditioning.Output(display_name="conditioning")])
+
+    @classmethod
+    def validate_inputs(cls, mode=None, blend=None):
+        return accepts(partial(PromptStart, 1), mode=mode, blend=blend)
 
     @classmethod
     def execute(cls, conditioning, next, start_frame, mode, blend, recache_frames):

@@ -1,12 +1,10 @@
 """The AR video sampler, as a node that samples and as a SAMPLER for the host's own."""
 from comfy_api.latest import io
-from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..host.memory_wire import NOT_KEPT, kept, require_kept
 from ..host.sampling import ARVideoSampler
 from ..host.take import sample_take
 from .sockets import CATEGORY, ControlSocket, KVMemorySocket, KVPolicySocket, KVStatsSocket, StreamSocket
-
-NO_MEMORY = ExecutionBlocker("The sampler kept no KV memory. Turn its keep_memory on.")
 
 
 def policy_to_use():
@@ -63,18 +61,20 @@ class ARVideoSamplerNode(io.ComfyNode):
                 StreamSocket.Input("stream", optional=True, tooltip="Write the take into a video file while it is made (AR Video Stream To File)."),
             ],
             outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats"),
-                     KVMemorySocket.Output(display_name="kv_memory")])
+                     KVMemorySocket.Output(display_name="kv_memory")],
+            hidden=[io.Hidden.dynprompt])
 
     @classmethod
     def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
                 sigmas=None, drop_given=False, stop_after=0, keep_memory=False, kv_memory=None, stream=None):
-        kept = []
+        require_kept(keep_memory, cls.hidden)
+        memories = []
         taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
-                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given, memory=kv_memory,
-                                   stop_after=stop_after, on_memory=kept.append if keep_memory else None,
+                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given, memory=kept(kv_memory),
+                                   stop_after=stop_after, on_memory=memories.append if keep_memory else None,
                                    stream=stream)
-        return io.NodeOutput(taken, stats, kept[0] if kept else NO_MEMORY, ui={"text": [*stats.notes, *(memory.report() for memory in kept)],
-                                                                               "kv_stats": [stats.to_dict()]})
+        told = [*stats.notes, *(memory.report() for memory in memories)]
+        return io.NodeOutput(taken, stats, memories[0] if memories else NOT_KEPT, ui={"text": told, "kv_stats": [stats.to_dict()]})
 
 
 class ARVideoSamplerSelect(io.ComfyNode):

@@ -3,6 +3,7 @@ from comfy_api.latest import io
 
 from ..kv_policies import KVStorage
 from ..kv_policies.storage import DEVICES, DTYPES
+from .constants import accepts
 from .sockets import CATEGORY, KVPolicySocket, fill, policy_input
 
 
@@ -23,6 +24,10 @@ class KVStorageNode(io.ComfyNode):
                                tooltip="Where history lies. cpu: in main memory, with dtype model; each layer's is brought to the device while the layer before it works."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+
+    @classmethod
+    def validate_inputs(cls, dtype=None, device=None):
+        return accepts(KVStorage, dtype=dtype, device=device)
 
     @classmethod
     def execute(cls, dtype, full_chunks, sink_frames, kv_policy=None, device="model"):

@@ -1,7 +1,9 @@
 """Endless takes: into a file while they are made."""
 from comfy_api.latest import io
 
+from ..host.memory_files import plain_prefix
 from ..host.stream import StreamToFile
+from .constants import accepts
 from .sockets import CATEGORY, StreamSocket
 
 
@@ -22,6 +24,10 @@ class StreamToFileNode(io.ComfyNode):
                 io.Boolean.Input("resume", default=False, tooltip="Go on with the latest take of this name, from its last save."),
             ],
             outputs=[StreamSocket.Output(display_name="stream")])
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix=None):
+        return accepts(plain_prefix, filename_prefix=filename_prefix)
 
     @classmethod
     def execute(cls, vae, filename_prefix, fps, save_every, resume):

@@ -1,6 +1,7 @@
 """Prompts in time: from which latent frame on each holds, how it comes in, and what that makes of a take's chunks."""
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -36,6 +37,8 @@ class PromptStart:
     def __post_init__(self):
         if self.mode not in SWITCHES:
             raise ValueError(f"mode is '{self.mode}'. Use one of: {', '.join(SWITCHES)}.")
+        if self.blend < 0:
+            raise ValueError(f"blend is {self.blend} latent frames. Use 0, which changes the text at once, or more.")
         if self.mode == "cut" and self.blend:
             raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap or recache.")
 
@@ -48,6 +51,8 @@ class PromptStart:
 
 def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames: int) -> list[tuple[PromptStart, str]]:
     """Lines such as `48: a storm` (latent frames), `6s: a storm` or `1:30: a storm` (seconds; minutes and seconds), the first at 0."""
+    if not 0 < fps < math.inf:
+        raise ValueError(f"fps is {fps}. Use the pictures a second of the video, 16 for Wan 2.1.")
     found: list[tuple[PromptStart, str]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():

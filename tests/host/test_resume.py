@@ -205,4 +205,6 @@ def test_names_stay_in_the_folder(tmp_path):
     for name in ("../x", "/etc/x", "a/../../x", "..", "", ".", "\n", " ", "a\nb"):
         with pytest.raises(ValueError, match="must name a file below"):
             free_path(name, str(tmp_path), ".safetensors")
+    with pytest.raises(ValueError, match="has a name of 300 bytes"):
+        free_path("a/" + "x" * 300, str(tmp_path), ".safetensors")
     assert free_path("a/b", str(tmp_path), ".safetensors") == tmp_path / "a" / "b_00001_.safetensors"

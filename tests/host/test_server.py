@@ -121,6 +121,22 @@ def test_bad_input_is_one_sentence_and_the_next_run_works(server):
     server.run(quickstart(seed=99))
 
 
+def test_a_memory_that_is_waited_for_and_would_not_be_kept_is_refused_before_sampling(server):
+    save = {"class_type": "KeepsakeSaveKVMemory", "inputs": {"kv_memory": ["6", 2], "filename_prefix": "server"}}
+    ran = []
+    with pytest.raises(dev.GraphError, match="kv_memory is connected, and keep_memory is off"):
+        server.run({**quickstart(seed=31), "50": save}, lambda node_id, node_class, value, total: ran.append((node_class, value)))
+    assert ("KeepsakeARVideoSampler", 1) not in ran
+    server.run(quickstart(seed=31))              # and now the host has the take without a memory, and runs no sampler
+    with pytest.raises(dev.GraphError, match="kept no KV memory, for its keep_memory is off"):
+        server.run({**quickstart(seed=31), "50": save})
+    second = {**quickstart(seed=31)["6"], "inputs": {**quickstart(seed=31)["6"]["inputs"], "kv_memory": ["6", 2]}}
+    with pytest.raises(dev.GraphError, match="kept no KV memory"):
+        server.run({**quickstart(seed=31), "51": second, "52": {"class_type": "SaveLatent", "inputs": {"samples": ["51", 0], "filename_prefix": "x"}}})
+    entry = server.run({**quickstart(seed=31, keep_memory=True), "50": save})
+    assert "Written to kv_memory" in entry["outputs"]["50"]["text"][0]
+
+
 def test_memory_does_not_grow_from_take_to_take(server):
     process = psutil.Process(server.process.pid)
 

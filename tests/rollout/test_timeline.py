@@ -57,6 +57,14 @@ def test_prompts_without_a_frame_are_refused_by_line(text, words):
         parse_timeline(text, 16.0, "swap", 0, 12)
 
 
+def test_numbers_that_mean_nothing_are_refused():
+    for fps in (0, -1., float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="fps is .*. Use the pictures a second"):
+            parse_timeline("0: a", fps, "swap", 0, 12)
+    with pytest.raises(ValueError, match="blend is -1 latent frames"):
+        PromptStart(3, "swap", -1)
+
+
 def test_a_prompt_takes_effect_with_the_next_chunk_that_begins_at_or_after_it():
     for start, chunk in ((6, 6), (7, 9), (9, 9)):
         chunks, heard, notes = planned(PromptStart(start))
