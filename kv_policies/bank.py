@@ -39,7 +39,7 @@ class Bank:
         if end > self.most:
             raise RuntimeError(f"A KV bank for {self.most} rows was asked to hold {end}: the most_frames in the policy's plan are too few.")
         if end > self.capacity:
-            self._grow(min(self.most, max(end, self.capacity * 5 // 4)))
+            self._grow(min(self.most, tokens * max(-(-end // tokens), self.capacity // tokens * 5 // 4)))        # whole frames
         rows = slice(self.length, end)
         self.frame[rows] = torch.tensor(chunk.numbers).repeat_interleave(tokens)
         self.position[rows] = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(tokens)

@@ -99,6 +99,10 @@ class Retention(ABC):
         """Whether the number of tokens that stay depends on the picture. Then scores of 0 keep the fewest, and scores that are no number all."""
         return False
 
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        """So many tokens of a frame count as one where only sizes matter: of chunks of these many latent frames, multiples of it stay. 1: not known."""
+        return 1
+
     @abstractmethod
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         """The banks of a stream's cache; in every layer they share out all heads."""

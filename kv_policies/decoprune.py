@@ -17,7 +17,7 @@ from .take import Chunk, Geometry, Take
 MODES = ("threshold", "target_keep")
 REINDEX = ("auto", "off", "periodic")
 PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
-EXPECTED_KEEP = .10              # of a take, for the first allocation; the bank grows by a quarter when the picture is harder
+ROOM = 2                         # chunks of kept tokens that the first allocation has room for; the bank grows by a quarter from there on
 FRAME_WISE_UNIT = 3              # chunks of one frame that count as one where chunks are protected: as much picture as chunk-wise models keep
 
 
@@ -87,10 +87,21 @@ class DeCoPrune(Retention):
             return 2
         return min(range(take.steps - 1), key=lambda step: abs(take.sigmas[step] - PROBE_SIGMA))
 
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        """By threshold, scores of 0 and scores that are no number keep whole chunks or nothing."""
+        if self.min_keep_per_block:
+            return 1
+        tokens = geometry.tokens_per_frame
+        return math.gcd(tokens, *(self.count(frames * tokens) for frames in lengths if not self.by_content))
+
+    def count(self, tokens: int) -> int:
+        """How many of a chunk's tokens stay in mode "target_keep"."""
+        return round(self.target_keep * tokens)
+
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
-        keep = self.target_keep if self.mode == "target_keep" else EXPECTED_KEEP
         whole = (self.sink_chunks + self.dense_chunks) * unit(geometry) + 1
-        frames = whole * geometry.chunk_frames + math.ceil(keep * take.total_frames)
+        kept = ROOM * geometry.chunk_frames if self.by_content else math.ceil(self.target_keep * take.total_frames)
+        frames = whole * geometry.chunk_frames + kept
         most = take.total_frames
         if self.most_frames:             # and what is dense, the chunk in work, and the one that is just old enough
             most = min(most, self.most_frames + (self.dense_chunks * unit(geometry) + 1) * geometry.chunk_frames)
@@ -221,7 +232,7 @@ class DeCoPruneRun(RetentionRun):
         if policy.mode == "threshold":
             keep = ~(scores <= policy.gamma)
         else:
-            keep = highest(scores.nan_to_num(math.inf), round(policy.target_keep * len(scores)))
+            keep = highest(scores.nan_to_num(math.inf), policy.count(len(scores)))
         if policy.min_keep_per_block:
             keep = keep_some_of_each_block(keep, scores, self.geometry.grid, policy.min_keep_per_block, policy.floor_threshold)
         return keep

@@ -9,6 +9,9 @@ from .take import Geometry, Take
 class FullKV(Retention):
     """Every token of every chunk stays."""
 
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return geometry.tokens_per_frame
+
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         return [BankPlan(take.total_frames, take.total_frames)]
 

@@ -37,6 +37,9 @@ class SinkWindow(Retention):
                              f"({geometry.chunk_frames} frames). Use window_frames of at least {self.sink_frames + geometry.chunk_frames}, "
                              "or smaller chunks.")
 
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return geometry.tokens_per_frame
+
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         frames = min(take.total_frames, self.window_frames)
         return [BankPlan(frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0)]

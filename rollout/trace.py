@@ -19,7 +19,9 @@ from .stream import Stream
 class Trace:
     """Filled by the loop; lives as long as one sampling call."""
 
-    def __init__(self):
+    def __init__(self, watches: bool = True):
+        """With `watches` it also makes memory maps, which takes a look at every token of the history in each chunk."""
+        self.watches = watches
         self.rows: list[ChunkRow] = []
         self.peak_cache_bytes = 0
         self.streams = 0
@@ -59,7 +61,7 @@ class Trace:
                 full_tokens=(forward.chunk.start_frame - forward.chunk.shot) * g.tokens_per_frame * g.layers * g.heads * len(streams),
                 bank_tokens=tuple(tokens.values()) or (0,), bank_bytes=tuple(live) or (0,), allocated_bytes=allocated,
                 host_bytes=sum(stream.host_bytes() for stream in streams))
-            if streams and forward.step >= session.take.steps - 1:       # once a chunk: steps differ in nothing that is told
+            if self.watches and streams and forward.step >= session.take.steps - 1:       # once a chunk: steps differ in nothing that is told
                 self._look(streams[0], forward, session.take.total_frames)
 
     def _look(self, stream: Stream, forward: Forward, frames: int):
@@ -79,7 +81,8 @@ class Trace:
             told = streams[0].retention.histogram.to_dict()
             before = self.scores["counts"] if self.scores else [0] * len(told["counts"])
             self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
-        self.memory_maps.append(self._watch.map([row for row in self.rows if row.item == self.item]))
+        if self._watch:
+            self.memory_maps.append(self._watch.map([row for row in self.rows if row.item == self.item]))
         self._watch = None
         banks = max(len(row.bank_tokens) for row in self.rows)       # chunks that were given before the first forward know of none
         self.rows = [replace(row, bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),

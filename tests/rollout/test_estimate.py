@@ -4,6 +4,8 @@ from dataclasses import replace
 import pytest
 import torch
 from keepsake.kv_policies import (
+    HISTORY,
+    Bank,
     ContextRecompute,
     DeCoPrune,
     FlashForward,
@@ -19,7 +21,7 @@ from keepsake.kv_policies import (
 )
 from keepsake.kv_policies.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest, most_that
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
@@ -76,6 +78,57 @@ def test_the_range_is_reached(kind):
     for gamma, content in ((1e9, FORGOTTEN), (-1., KEPT)):
         told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
         assert untimed(need.row for need in told) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
+
+
+@pytest.mark.parametrize("policy, most", [(KVPolicy(), 200), (KVPolicy(SinkWindow(2, 90)), 90), (KVPolicy(DeCoPrune()), 200),
+                                          (KVPolicy(DeCoPrune(mode="target_keep", target_keep=.25)), 200 * 4)], ids=repr)
+def test_a_dry_run_is_small_however_large_the_picture(policy, most):
+    """Rows stand for a whole frame's tokens in all layers, or for as many of them as stay together."""
+    of_many = replace(setup(policy, 200), geometry=fake.geometry(grid=(40, 60)))
+    dry = DryRun(of_many, KEPT)
+    next(iter(dry))
+    bank, = dry.session.stream(0).caches[HISTORY].banks
+    assert bank.most <= most and len(bank.pages) == 1
+
+
+def test_a_look_ahead_can_be_ended_at_any_chunk():
+    class Enough(Exception):
+        pass
+
+    def after(chunks: int) -> Setup:
+        left = iter(range(chunks))
+
+        def on_chunk():
+            if next(left, None) is None:
+                raise Enough
+        return replace(setup(KVPolicy(), 40), on_chunk=on_chunk)
+
+    for look in (estimate, lambda looked: longest(looked, 10 ** 9, 100)):
+        with pytest.raises(Enough):
+            look(after(5))
+    estimate(after(20))
+
+
+@pytest.mark.parametrize("limit", [0, 1, 7, 63, 99, 100, 400])
+@pytest.mark.parametrize("guess", [-5, 1, 63, 64, 100, 10 ** 9])
+def test_the_last_number_is_found_from_any_guess(limit, guess):
+    asked = []
+    assert most_that(lambda number: asked.append(number) or number <= limit, 1, 100, guess) == min(limit, 100)
+    assert len(asked) <= 2 * 7 + 3 and all(1 <= number <= 100 for number in asked)
+
+
+def test_a_threshold_that_nothing_passes_allocates_no_more_for_a_longer_take():
+    policy = KVPolicy(DeCoPrune(gamma=1e9))
+    short, long = (measured(policy, frames)[-1] for frames in (40, 240))
+    assert long.allocated_bytes == short.allocated_bytes <= 3 * sum(long.bank_bytes)
+
+
+def test_growing_copies_each_row_a_few_times_in_all(monkeypatch):
+    copied, grow = [], Bank._grow
+    monkeypatch.setattr(Bank, "_grow", lambda bank, capacity: copied.append(bank.length) or grow(bank, capacity))
+    kept = DryRun(setup(KVPolicy(DeCoPrune()), 1200), KEPT)
+    last = kept.needs()[-1].row
+    assert copied and sum(copied) <= 5 * 1200 and last.allocated_bytes <= 1200 * fake.geometry().bytes_per_frame(8)
 
 
 def test_what_is_held_twice_is_counted():
