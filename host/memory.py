@@ -10,12 +10,13 @@ import torch
 
 from ..kv_policies import KVPolicy, Take
 from ..rollout.chunks import plan_chunks
-from ..rollout.estimate import Estimate, Setup, estimate, longest
+from ..rollout.estimate import FORGOTTEN, KEPT, Estimate, Setup, estimate, longest
 from .backbone import read_geometry, require_wan
 from .profiles import ARProfile, profile_of
 from .roles import split_roles
 
 LONGEST = 2400                       # latent frames, ten minutes: no longer take is looked for
+MARGIN = .05                         # of free main memory, which everything else on the machine uses too
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Outlook:
     weights: int                     # of the model, those still to be loaded
     free: int
     total: int
+    most: int                        # that a take can have: all of it, since weights can be offloaded; of main memory what is free
     ram: int                         # free main memory, for what is held there by choice
 
     @property
@@ -37,15 +39,23 @@ class Outlook:
         return tuple(size + self.activations for size in self.estimate.needed)
 
     @property
+    def offloads(self) -> bool:
+        """Whether unloading weights makes room."""
+        return self.most == self.total
+
+    @property
     def room(self) -> int:
         """For cache and copies, once the weights are loaded; 0 when they do not fit beside a forward."""
-        return max(0, self.free - self.weights - self.activations)
+        return max(0, min(self.free - self.weights, self.most) - self.activations)
 
     @cached_property
-    def longest(self) -> tuple[int, int]:
-        """Latent frames of the longest take whose least need fits: beside the weights in what is free, and alone in all there is."""
-        now = longest(self.setup, self.room, LONGEST, self.ram)
-        return now, now if now == LONGEST else longest(self.setup, self.total - self.activations, LONGEST, self.ram)
+    def longest(self) -> dict[str, tuple[int, int]]:
+        """Latent frames of the longest take that surely fits, and of the longest that can when few tokens stay: beside the weights in what is
+        "free", and alone in the "total" that a take can have."""
+        needs = (KEPT, FORGOTTEN) if self.setup.policy.retention.by_content else (FORGOTTEN,)
+        rooms = {"free": self.room, "total": self.most - self.activations}
+        found = {room: [longest(self.setup, room, LONGEST, self.ram, latent) for latent in needs] for room in set(rooms.values())}
+        return {where: (found[room][0], found[room][-1]) for where, room in rooms.items()}
 
     def line(self) -> str:
         """The plan in one line."""
@@ -72,15 +82,19 @@ class Outlook:
         if self.estimate.least is not self.estimate.most:
             lines.append("what stays depends on the picture: from nothing that is scored to all of it")
         verdict = ("does not fit in main memory: the sampler would refuse it" if self.estimate.host[0] > self.ram else
-                   "fits beside the weights" if self.needed[1] + self.weights <= self.free else
-                   "fits when the host unloads other models or weights" if self.needed[1] <= self.total else
-                   "fits if the picture is predictable enough" if self.needed[0] <= self.total else "does not fit on this device: the sampler would refuse it")
-        return "\n".join([*lines, f"this take {verdict}", *map(self._length, self.longest, ("in what is free, beside the weights", "on the whole device, with all weights offloaded"))])
+                   "fits beside the weights" if self.needed[1] <= self.room + self.activations else
+                   "fits when the host unloads other models or weights" if self.needed[1] <= self.most else
+                   "fits if the picture is predictable enough" if self.needed[0] <= self.most else "does not fit on this device: the sampler would refuse it")
+        places = {"free": "in what is free, beside the weights", "total": "on the whole device, with all weights offloaded"}
+        told = [f"longest take {places[where]} - {self._length(*frames)}" for where, frames in self.longest.items() if where == "free" or self.offloads]
+        return "\n".join([*lines, f"this take {verdict}", *told])
 
-    def _length(self, frames: int, where: str) -> str:
-        pixels = 1 + self.temporal_compression * (frames - 1)
-        told = "none" if not frames else f"{frames} latent frames ({pixels} pixel frames)" + (", and longer" if frames == LONGEST else "")
-        return f"longest take {where} - {told}"
+    def _length(self, surely: int, at_best: int) -> str:
+        def told(frames: int) -> str:
+            pixels = 1 + self.temporal_compression * (frames - 1)
+            return "none" if not frames else f"{frames} latent frames ({pixels} pixel frames)" + (", and longer" if frames == LONGEST else "")
+
+        return told(surely) if surely == at_best else f"surely {told(surely)}, at best {told(at_best)}"
 
     def to_dict(self) -> dict:
         chunks = [{"index": least.row.index, "start_frame": least.row.start_frame, "frames": least.row.frames, "given": least.row.given,
@@ -93,7 +107,8 @@ class Outlook:
                 "lane_bytes": self.estimate.lane_bytes, "allocated_bytes": self.estimate.allocated, "needed_bytes": self.needed,
                 "host_bytes": self.estimate.host, "free_host_bytes": self.ram,
                 "activation_bytes": self.activations, "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
-                "longest_frames": dict(zip(("free", "total"), self.longest)), "chunks": chunks}
+                "longest_frames": {where: frames[1] for where, frames in self.longest.items()},
+                "surely_longest_frames": {where: frames[0] for where, frames in self.longest.items()}, "chunks": chunks}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -120,10 +135,10 @@ def outlook(model, setup: Setup, latent_size: tuple[int, int], temporal_compress
     weights = 0 if model.load_device == model.offload_device else model.model_size() - model.loaded_size()
     devices = {model.load_device, *(lanes or {}).values()}
     free, total = (sum(map(function, devices)) for function in (comfy.model_management.get_free_memory, comfy.model_management.get_total_memory))
-    ram = comfy.model_management.get_free_memory(torch.device("cpu"))
-    if model.load_device.type in ("cpu", "mps"):             # whose memory is the main one
-        ram = max(0, ram - activations - known.needed[0])
-    return Outlook(setup, known, temporal_compression, activations, max(0, weights), free, total, ram)
+    ram, most = comfy.model_management.get_free_memory(torch.device("cpu")), total
+    if model.load_device.type in ("cpu", "mps"):             # whose memory is the main one: there is nothing to offload into
+        ram, most = max(0, ram - activations - known.needed[0]), max(0, int(free * (1 - MARGIN)) - weights)
+    return Outlook(setup, known, temporal_compression, activations, max(0, weights), free, total, most, ram)
 
 
 def outlook_of_inputs(model, latent: dict, *, steps: int, cfg: float, chunk_frames: int, policy: KVPolicy | None, prefix: dict | None,
@@ -138,6 +153,6 @@ def outlook_of_inputs(model, latent: dict, *, steps: int, cfg: float, chunk_fram
     chunk_frames = min(chunk_frames or profile.chunk_frames, shape[2])
     take = Take(shape[2], given, tuple(profile.take_sigmas(model.get_model_object("model_sampling"), steps).tolist()), 0)
     setup = Setup(policy, read_geometry(require_wan(model), *shape[3:], chunk_frames), take, plan_chunks(shape[2], chunk_frames, given),
-                  prompts + (cfg != 1), model.model.get_dtype_inference())
+                  prompts + (cfg != 1), model.model.get_dtype_inference(), on_chunk=comfy.model_management.throw_exception_if_processing_interrupted)
     setup.check()
     return outlook(model, setup, tuple(shape[3:]), profile.temporal_compression)

@@ -19,15 +19,21 @@ def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=No
     if isinstance(sampler, ARVideoSampler):
         if denoise_mask is not None:
             raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
-        plan = sampler.plan(guider, tuple(noise.shape), sigmas, seed or 0)
-        ahead = outlook(guider.model_patcher, plan.setup, tuple(noise.shape[3:]), plan.temporal_compression, plan.estimate, plan.lanes)
-        refuse_what_cannot_fit(guider.model_patcher, ahead, tuple(noise.shape[3:]))
-        logging.info("Keepsake: %s", ahead.line())
+        plan, line = look_ahead(guider, sampler, tuple(noise.shape), sigmas, seed)
+        logging.info("Keepsake: %s", line)
         if sampler.control is not None:
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, announce_cache(plan), guider.model_options,
                                                      is_model_options=True)
     return executor(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed, **kwargs)
+
+
+def look_ahead(guider, sampler: ARVideoSampler, shape: tuple[int, ...], sigmas, seed: int | None) -> tuple[Plan, str]:
+    """The plan of a take and its line in the log. ValueError with a sentence, when anything is wrong with it or it cannot fit."""
+    plan = sampler.plan(guider, shape, sigmas, seed or 0)
+    ahead = outlook(guider.model_patcher, plan.setup, shape[3:], plan.temporal_compression, plan.estimate, plan.lanes)
+    refuse_what_cannot_fit(guider.model_patcher, ahead, shape[3:])
+    return plan, ahead.line()
 
 
 def announce_cache(plan: Plan):

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+import comfy.model_management
 import comfy.samplers
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from .profiles import ARProfile, profile_of
 from .prompts import Prompts, arrange_prompts
 from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
 from .roles import check_roles, role_notes, split_roles
+
+EXPECTED_SHARE = .15             # of tokens whose stay depends on the picture: the paper's DeCoPrune takes keep 14.6 % (arXiv 2609.39096)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Plan:
 
     @property
     def setup(self) -> Setup:
-        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece)
+        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece,
+                     comfy.model_management.throw_exception_if_processing_interrupted)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -54,11 +58,13 @@ class Plan:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that keys and values take at least on the device that gets most, and what moving or joining them holds twice."""
+        """Bytes that keys and values take on the device that gets most, and what moving or joining them holds twice: at least, and of what
+        depends on the picture an expected share."""
         held = Counter()
         for lane, nbytes in self.estimate.lane_bytes.items():
             held[self.lanes.get(lane)] += nbytes
-        return max(held.values()) + self.estimate.least[-1].device_copied_bytes
+        least, most = self.estimate.needed
+        return max(held.values()) + self.estimate.least[-1].device_copied_bytes + int(EXPECTED_SHARE * (most - least))
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.

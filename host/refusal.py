@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..kv_policies import CleanPass, DeCoPrune, KVStorage, ReadAll, SinkWindow, Storage
-from ..rollout.estimate import Setup, fits, longest, most_that
+from ..rollout.estimate import Setup, fits, frames_in, longest, most_that
 from .backbone import read_geometry, require_wan
 from .memory import LONGEST, Outlook, activation_bytes, size
 
@@ -15,22 +15,26 @@ SUGGESTIONS = 3
 
 
 def refuse_what_cannot_fit(model, outlook: Outlook, latent_size: tuple[int, int]):
-    """ValueError when even the least need is more than all memory of the device, where weights do not count since the host can offload them,
-    or when what is held in main memory is more than it has free."""
-    if outlook.needed[0] <= outlook.total and outlook.estimate.host[0] <= outlook.ram:
+    """ValueError when even the least need is more than a take can have: all memory of the device, where weights do not count since the host can
+    offload them, or what is free of main memory."""
+    if outlook.needed[0] <= outlook.most and outlook.estimate.host[0] <= outlook.ram:
         return
-    told = f"at least {size(outlook.needed[0])}, the KV cache {size(outlook.estimate.allocated[0])} of it, and the device has {size(outlook.total)} in all"
+    told = f"at least {size(outlook.needed[0])}, the KV cache {size(outlook.estimate.allocated[0])} of it, and the device has {_has(outlook)}"
     if outlook.estimate.host[0]:
-        told = (f"at least {size(outlook.needed[0])} of the device, which has {size(outlook.total)} in all, and {size(outlook.estimate.host[0])} of main "
+        told = (f"at least {size(outlook.needed[0])} of the device, which has {_has(outlook)}, and {size(outlook.estimate.host[0])} of main "
                 f"memory, which has {size(outlook.ram)} free")
     changes = [f"({number}) {change}" for number, change in zip(range(1, SUGGESTIONS + 1), changes_that_fit(model, outlook, latent_size))]
     raise ValueError(f"This take needs {told}. " + (f"Any of these makes it fit: {'; '.join(changes)}." if changes else
                                                     "No single change of length, size or policy makes it fit: use a smaller model."))
 
 
+def _has(outlook: Outlook) -> str:
+    return f"{size(outlook.total)} in all" if outlook.offloads else f"{size(outlook.most)} free for it"
+
+
 def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
     """Sentences, from what costs the take least to what costs it most, each tried by the same dry run."""
-    setup, room = outlook.setup, (outlook.total - outlook.activations, outlook.ram)
+    setup, room = outlook.setup, (outlook.most - outlook.activations, outlook.ram)
     fresh = not setup.made               # a take that goes on keeps its prompts, its policy and its size
     if fresh and setup.streams > 1 and fits(replace(setup, streams=1), *room):
         yield "one prompt stream: cfg 1 and one positive prompt"
@@ -59,7 +63,7 @@ def other_retention(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
     if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
         yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
     window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), room),
-                       SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1)
+                       SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1, frames_in(setup, room[0]))
     if window:
         yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
 
@@ -72,9 +76,10 @@ def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Itera
     def works(half_height: int) -> bool:
         geometry = read_geometry(require_wan(model), *sides(half_height), outlook.setup.geometry.chunk_frames)
         setup = replace(outlook.setup, geometry=geometry)
-        return fits(setup, outlook.total - activation_bytes(model, setup, sides(half_height)), outlook.ram)
+        return fits(setup, outlook.most - activation_bytes(model, setup, sides(half_height)), outlook.ram)
 
-    half_height = most_that(works, 1, latent_size[0] // 2 - 1)
+    share = (outlook.most / outlook.needed[0]) ** .5
+    half_height = most_that(works, 1, latent_size[0] // 2 - 1, int(share * latent_size[0] / 2))
     if half_height:
         height, width = sides(half_height)
         ratio = model.get_model_object("latent_format").spacial_downscale_ratio

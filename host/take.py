@@ -11,6 +11,7 @@ from torch import Tensor
 from ..kv_policies import KVPolicy
 from ..rollout.memory_file import KVMemory
 from ..rollout.stats import KVStats
+from .outer_sample import look_ahead
 from .patch import patch
 from .profiles import ARProfile, profile_of
 from .sampling import ARVideoSampler
@@ -55,6 +56,8 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     guider = comfy.samplers.CFGGuider(model)
     guider.inner_set_conds({"positive": positive} if negative is None else {"positive": positive, "negative": negative})
     guider.set_cfg(cfg)
+    guider.conds = guider.original_conds                # what its `sample` begins with
+    look_ahead(guider, sampler, tuple(samples.shape), sigmas, seed)     # before there is noise, which for a long take is slow to make and large
     taken = guider.sample(comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")), samples, sampler, sigmas,
                           denoise_mask=latent.get("noise_mask"), callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
                           disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED, seed=seed)

@@ -11,9 +11,11 @@ if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import comfy.model_management  # noqa: E402
+import comfy.sample  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import memory  # noqa: E402
 from keepsake.host.refusal import changes_that_fit  # noqa: E402
+from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, KVStorage, SinkWindow  # noqa: E402
 
 POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(storage=KVStorage("int4", 1, 1)), KVPolicy(storage=KVStorage("model", device="cpu")),
@@ -23,10 +25,11 @@ POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrun
 
 @pytest.fixture
 def device_of(monkeypatch):
-    """Give the device so many bytes, all of them free."""
-    def give(nbytes):
-        for function in ("get_total_memory", "get_free_memory"):
-            monkeypatch.setattr(comfy.model_management, function, lambda device=None, with_torch=False: (nbytes, nbytes) if with_torch else nbytes)
+    """Give the device so many bytes, all of them free but those in use."""
+    def give(nbytes, in_use=0):
+        monkeypatch.setattr(memory, "MARGIN", 0)
+        for function, told in (("get_total_memory", nbytes), ("get_free_memory", nbytes - in_use)):
+            monkeypatch.setattr(comfy.model_management, function, lambda device=None, with_torch=False, told=told: (told, told) if with_torch else told)
     return give
 
 
@@ -115,7 +118,7 @@ def test_what_lies_in_main_memory_must_fit_there(device_of):
 def test_main_memory_is_suggested_where_it_has_room():
     noise = tiny.noise_of(24, 8, 8)
     plain = outlook(KVPolicy(), noise)
-    small, what = replace(plain, total=plain.activations + plain.estimate.needed[0] * 4 // 5), "KV Storage with dtype model and device cpu"
+    small, what = replace(plain, most=plain.activations + plain.estimate.needed[0] * 4 // 5), "KV Storage with dtype model and device cpu"
     for ram, told in ((plain.estimate.allocated[0], True), (plain.estimate.allocated[0] - 1, False)):
         assert (what in changes_that_fit(tiny.prepared(tiny.tiny_model()), replace(small, ram=ram), (8, 8))) is told
 
@@ -124,10 +127,66 @@ def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):
     noise = tiny.noise_of(9, 4, 4)
     frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
     device_of(outlook(KVPolicy(), noise).activations + 13 * frame + 1)
-    assert outlook(KVPolicy(), noise).longest == (13, 13)
-    assert outlook(KVPolicy(SinkWindow(0, 6)), noise).longest == (memory.LONGEST,) * 2
+    assert outlook(KVPolicy(), noise).longest == {"free": (13, 13), "total": (13, 13)}
+    assert outlook(KVPolicy(SinkWindow(0, 6)), noise).longest["free"] == (memory.LONGEST,) * 2
     report = outlook(KVPolicy(), noise).report()
     assert "this take fits" in report and "13 latent frames (49 pixel frames)" in report
+
+
+def test_main_memory_is_what_is_free_of_it(device_of):
+    """On a CPU there is nothing to unload into."""
+    noise = tiny.noise_of(9, 4, 4)
+    need = outlook(KVPolicy(), noise).needed[0]
+    device_of(10 * need, in_use=9 * need + 1)
+    told = outlook(KVPolicy(), noise)
+    assert told.longest["total"] == told.longest["free"] == (8, 8)
+    assert "does not fit on this device" in told.report() and "unload" not in told.report() and "offload" not in told.report()
+    with pytest.raises(ValueError, match="and the device has .* free for it"):
+        tiny.ours(tiny.tiny_model(), noise, 2, steps=2)
+    device_of(10 * need, in_use=9 * need)
+    assert "this take fits beside the weights" in outlook(KVPolicy(), noise).report()
+
+
+def test_some_of_the_main_memory_stays_for_others():
+    told = outlook(KVPolicy(), tiny.noise_of(9, 4, 4))
+    assert told.most == int(told.free * (1 - memory.MARGIN)) < told.free
+
+
+def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device_of):
+    noise, policy = tiny.noise_of(9, 4, 4), KVPolicy(DeCoPrune())
+    frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
+    device_of(outlook(KVPolicy(), noise).activations + 40 * frame)
+    surely, at_best = outlook(policy, noise).longest["free"]
+    assert 30 < surely < 40 and at_best == memory.LONGEST
+    assert f"surely {surely} latent frames" in outlook(policy, noise).report() and f"at best {memory.LONGEST} latent frames" in outlook(policy, noise).report()
+    told = outlook(policy, noise).to_dict()
+    assert (told["surely_longest_frames"]["free"], told["longest_frames"]["free"]) == (surely, at_best)
+
+
+def test_a_look_ahead_ends_with_the_hosts_interrupt():
+    comfy.model_management.interrupt_current_processing(True)
+    with pytest.raises(comfy.model_management.InterruptProcessingException):
+        outlook(KVPolicy(), tiny.noise_of(9, 4, 4))
+    comfy.model_management.interrupt_current_processing(True)
+    with pytest.raises(comfy.model_management.InterruptProcessingException):
+        tiny.ours(tiny.tiny_model(), tiny.noise_of(9, 4, 4), 2, steps=1)
+
+
+def test_a_take_that_cannot_fit_is_refused_before_its_noise_is_made(device_of, monkeypatch):
+    monkeypatch.setattr(comfy.sample, "prepare_noise", lambda *inputs: pytest.fail("noise was made"))
+    device_of(2 ** 20)
+    latent = {"samples": torch.zeros(1).expand(1, 16, 4096, 90, 160)}
+    with pytest.raises(ValueError, match="This take needs at least"):
+        sample_take(tiny.prepared(tiny.tiny_model()), tiny.prompt(1), None, 1.0, latent, seed=0, steps=2)
+
+
+def test_the_host_is_told_an_expected_share_of_what_the_picture_decides():
+    sampler = tiny.ARVideoSampler(KVPolicy(DeCoPrune()), 2)
+    plans, plan = [], sampler.plan
+    sampler.plan = lambda *args: plans.append(plan(*args)) or plans[-1]
+    tiny.guide(tiny.prepared(tiny.tiny_model()), sampler, tiny.noise_of(40, 4, 4), steps=3)
+    least, most = plans[0].estimate.needed
+    assert least < plans[0].cache_bytes < least + (most - least) / 4
 
 
 def test_given_frames_count():

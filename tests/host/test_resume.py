@@ -73,6 +73,7 @@ def test_the_plan_of_a_take_that_goes_on_counts_what_it_brings(model, tmp_path, 
         _, later = make(model, policy, memory=memory)
         told = [(need.row.start_frame, need.row.bank_bytes, need.row.allocated_bytes) for need in seen[-1].estimate.least]
         assert told == [(row.start_frame, row.bank_bytes, row.allocated_bytes) for row in later.chunks] and "5 chunks (3 made before)" in seen[-1].line()
+    monkeypatch.setattr("keepsake.host.memory.MARGIN", 0)
     for function in ("get_total_memory", "get_free_memory"):
         monkeypatch.setattr(comfy.model_management, function, lambda device=None, nbytes=seen[-1].needed[0] - 1, **more: nbytes)
     with pytest.raises(ValueError, match="makes it fit: \\(1\\) a latent of 8 frames .29 pixel frames. instead of 9.$"):
