@@ -117,8 +117,7 @@ class Bank:
         own = self.length - self.committed
         if len(rows) < own or (own and not torch.equal(rows[len(rows) - own:], torch.arange(self.committed, self.length))):
             raise RuntimeError("A KV policy dropped rows of the chunk in work; only history may be evicted.")
-        moved = (rows != torch.arange(after, length)).nonzero()
-        still = int(moved[0]) if len(moved) else len(rows)
+        still = 0 if len(rows) and rows[0] != after else int((rows == torch.arange(after, length)).cumprod(0).sum())
         moving, target = rows[still:], slice(after + still, length)
         edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
         cuts = torch.searchsorted(moving.contiguous(), edges).tolist()

@@ -69,8 +69,9 @@ class SinkWindowRun(RetentionRun):
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         sink, (bank,) = self.policy.sink_frames, cache.banks
         oldest = self._oldest_frame(chunk)
-        frame = bank.frame[:bank.length]
-        bank.keep(((frame < chunk.shot + sink) | (frame >= oldest)).nonzero()[:, 0])
+        kept, first = (bank.rows_of(0, end - 1).stop for end in (chunk.shot + sink, oldest))
+        if first > kept:
+            bank.keep(torch.arange(first, bank.length), after=kept)
         if sink and oldest > chunk.shot + sink and self.policy.sink_rope == "shifted":       # a gap has opened: close it
             tokens = cache.geometry.tokens_per_frame
             bank.hold(sink * tokens)
