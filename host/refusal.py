@@ -62,8 +62,14 @@ def other_retention(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
     pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
     if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
         yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
-    window = most_that(lambda frames: _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)), room),
-                       SINK_FRAMES + setup.geometry.chunk_frames, setup.take.total_frames - 1, frames_in(setup, room[0]))
+    total, chunk = setup.take.total_frames, setup.geometry.chunk_frames
+
+    def works(frames: int) -> bool:
+        """Once the window is full, every chunk needs what the one before it did."""
+        full = max(setup.take.given_frames, frames) + SINK_FRAMES + 3 * chunk
+        return _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)).of_length(min(total, full)), room)
+
+    window = most_that(works, SINK_FRAMES + chunk, total - 1, frames_in(setup, room[0]))
     if window:
         yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
 
