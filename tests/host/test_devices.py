@@ -25,6 +25,15 @@ SIZE, LAYERS = dict(height=4, width=4), 2
 SMALL = KVPolicy(schedule=FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6))
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """How a sum is shared out to a processor's threads decides its last bit, and new threads of Python share it out otherwise than the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def spread_over(model, devices, monkeypatch):
     """What the host's multi-GPU node does, with so many CPUs."""
     names = [torch.device("cpu"), *(torch.device("cpu", number) for number in range(1, devices))]
