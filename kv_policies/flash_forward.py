@@ -34,11 +34,10 @@ class FlashForward(Schedule):
     planner_history: int = 6
     stage_history: int = 5
     budget_frames: int = 21
-    extends = False
-
     planner_model: object = field(default=None, repr=False)      # None: the sampler's
     renderer_model: object = field(default=None, repr=False)
     switches: ClassVar = ("swap",)
+    extends: ClassVar = False
 
     def __post_init__(self):
         for name, least in (("anchor_stride", 1), ("block_anchors", 1), ("anchor_window", 0), ("planner_history", 1)):

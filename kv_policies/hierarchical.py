@@ -21,10 +21,9 @@ class Hierarchical(Schedule):
     length must be known and nothing is finished before the last step.
     """
 
-    pauses = False
-
     window_frames: int = 21
     switches: ClassVar = ("swap", "cut")
+    pauses: ClassVar = False
 
     def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
         policy.require_plain(self)

@@ -23,10 +23,9 @@ class RollingForcing(Schedule):
     them while it lies that near.
     """
 
-    extends = False
-
     window_frames: int = 21
     switches: ClassVar = ("swap",)
+    extends: ClassVar = False
 
     def frames_at_once(self, geometry: Geometry, take: Take) -> int:
         return min(take.total_frames, take.steps * geometry.chunk_frames)
