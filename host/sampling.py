@@ -68,7 +68,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
-        output, trace, began, peaks = torch.zeros_like(x), Trace(), perf_counter(), Peaks(x.device)
+        output = torch.empty_like(x).zero_()        # written, so that its memory is taken now and not bit by bit
+        trace, began, peaks = Trace(), perf_counter(), Peaks(x.device)
         progress = Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece))
         if self.memory:
             output[:, :, :self.memory.frames] = self.memory.latents
