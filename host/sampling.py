@@ -70,7 +70,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
             prefix = given.to(inner.get_dtype_inference()).to(x.dtype)      # what the host's own AR sampler feeds
         output = torch.empty_like(x).zero_()        # written, so that its memory is taken now and not bit by bit
         trace, began, peaks = Trace(), perf_counter(), Peaks(x.device)
-        progress = Progress(callback, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece))
+        progress = Progress(callback, plan.take.steps, len(x) * plan.policy.schedule.reports(plan.chunks, plan.take.steps, plan.piece))
         if self.memory:
             output[:, :, :self.memory.frames] = self.memory.latents
         with closing(Players(model_wrap, plan, extra_args, sigmas, noise, latent_image)) as players:
@@ -86,6 +86,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     rollout.resume(self.memory, plan.names)
                 for chunk, latents in run(rollout, session, trace, partial(self._keep, plan, rollout, output)):
                     require_finite(chunk, latents)
+                    progress.play(latents)
                     peaks.look()
                     output[one, :, chunk.start_frame:chunk.end_frame] = latents
                     if self.files:
@@ -114,17 +115,33 @@ class ARVideoSampler(comfy.samplers.Sampler):
 
 
 class Progress:
-    """Counts given chunks, and chunks x steps of new ones, for the host's callback. A preview that fails never ends a run."""
+    """Counts given chunks, and chunks x steps of new ones, for the host's callback. A preview that fails never ends a run.
 
-    def __init__(self, callback, total: int):
-        self.callback, self.total, self.done = callback, total, 0
+    The host's preview is of the first frame that it gets, so it gets the newest finished chunk, step by step from a later frame on:
+    the picture moves through the take. Reports before one is finished, and the last of all, have the prediction x0 itself.
+    """
+
+    def __init__(self, callback, steps: int, total: int):
+        self.callback, self.steps, self.total, self.done = callback, steps, total, 0
+        self.finished: Tensor | None = None      # the newest finished chunk, [1, C, F, 2h, 2w]
+        self.since = 0                           # reports done when it came
+
+    def play(self, latents: Tensor):
+        """Show a finished chunk from now on."""
+        self.finished, self.since = latents, self.done
 
     def __call__(self, chunk: Chunk, step: int, x0: Tensor, x: Tensor):
         if self.callback is None:
             return
         try:
-            self.callback(self.done, x0, x, self.total)
+            self.callback(self.done, self._shown(x0), x, self.total)
         except Exception:                # an interrupt is a BaseException and passes
             logging.warning("Keepsake: the preview failed and is off for the rest of this take.", exc_info=True)
             self.callback = None
         self.done += 1
+
+    def _shown(self, x0: Tensor) -> Tensor:
+        if self.finished is None or self.done == self.total - 1:
+            return x0
+        frames = self.finished.shape[2]
+        return self.finished[:, :, min((self.done - self.since) * frames // self.steps, frames - 1):]

@@ -171,6 +171,16 @@ def test_progress_counts_chunks_times_steps(model):
     assert told == [(i, 9) for i in range(9)]
 
 
+def test_the_preview_plays_the_newest_finished_chunk(model):
+    """Three steps, chunks of two frames: the prediction while nothing is finished, then frames 0, 0 and 1 of the chunk before, and the last result whole."""
+    shown = []
+    out = tiny.ours(model, tiny.noise_of(6, **SIZE), 2, steps=3, callback=lambda step, x0, x, total: shown.append(x0[:, :, :1].clone()))
+    frames = [model.model.process_latent_out(x) for x in shown]
+    assert not torch.equal(frames[0], out[:, :, :1])
+    for report, frame in [(2, 0), (3, 0), (4, 0), (5, 1), (6, 2), (7, 2), (8, 4)]:
+        assert torch.equal(frames[report], out[:, :, frame:frame + 1]), report
+
+
 def test_the_same_seed_gives_the_same_take_and_another_seed_another(model):
     noise = tiny.noise_of(4, **SIZE)
     assert torch.equal(tiny.ours(model, noise, 2, seed=1), tiny.ours(model, noise, 2, seed=1))
