@@ -2,11 +2,15 @@
 from collections.abc import Callable
 
 
-def accepts(check: Callable, **values) -> bool | str:
-    """For `validate_inputs`: True, or the sentence of `check`'s ValueError. A linked input is None there, and is checked when the node runs.
+def accepts(node, check: Callable, **values) -> bool | str:
+    """For `validate_inputs` of a node's class: True, or a sentence, that of `check`'s ValueError. A linked input is None there, and is checked when
+    the node runs.
 
-    The host leaves the ranges and choices of inputs that `validate_inputs` names to it, so `check` must hold them.
+    The host leaves the ranges and choices of inputs that `validate_inputs` names to it, so the schema's are held here.
     """
+    for part in node.define_schema().inputs:
+        if values.get(part.id) is not None and (told := outside(values[part.id], part.as_dict())):
+            return f"{part.id} is {values[part.id]!r}. Use {told}."
     if None in values.values():
         return True
     try:
@@ -14,3 +18,10 @@ def accepts(check: Callable, **values) -> bool | str:
     except ValueError as error:
         return str(error)
     return True
+
+
+def outside(value, allowed: dict) -> str:
+    """What an input's schema allows, where a value is none of it; else nothing."""
+    if "options" in allowed and value not in allowed["options"]:
+        return f"one of: {', '.join(allowed['options'])}"
+    return f"{allowed['min']:g} to {allowed['max']:g}" if "min" in allowed and not allowed["min"] <= value <= allowed["max"] else ""

@@ -22,7 +22,7 @@ class SaveKVMemory(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix=None):
-        return accepts(memory_files.plain_prefix, filename_prefix=filename_prefix)
+        return accepts(cls, memory_files.plain_prefix, filename_prefix=filename_prefix)
 
     @classmethod
     def execute(cls, kv_memory, filename_prefix):

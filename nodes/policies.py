@@ -49,7 +49,7 @@ class PolicySinkWindow(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, window_frames=None, sink_frames=None):
-        return accepts(SinkWindow, window_frames=window_frames, sink_frames=sink_frames)
+        return accepts(cls, SinkWindow, window_frames=window_frames, sink_frames=sink_frames)
 
     @classmethod
     def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):
@@ -92,7 +92,7 @@ class PolicyDeCoPrune(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, virtual_length=None, reindex_recent=None):
-        return accepts(DeCoPrune, virtual_length=virtual_length, reindex_recent=reindex_recent)
+        return accepts(cls, DeCoPrune, virtual_length=virtual_length, reindex_recent=reindex_recent)
 
     @classmethod
     def execute(cls, kv_policy=None, head_map=None, **parameters):
@@ -143,7 +143,7 @@ class PolicyDirectedForcing(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, budget_min=None, budget_max=None):
-        return accepts(DirectedForcing, budget_min=budget_min, budget_max=budget_max)
+        return accepts(cls, DirectedForcing, budget_min=budget_min, budget_max=budget_max)
 
     @classmethod
     def execute(cls, gamma, budget_min, budget_max, uniform_budget, active_from, kv_policy=None, head_table=None, **parameters):

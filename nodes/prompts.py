@@ -38,7 +38,7 @@ class PromptTimeline(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, text=None, fps=None, mode=None, blend=None):
-        return accepts(partial(parse_timeline, recache_frames=0), text=text, fps=fps, mode=mode, blend=blend)
+        return accepts(cls, partial(parse_timeline, recache_frames=0), text=text, fps=fps, mode=mode, blend=blend)
 
     @classmethod
     def execute(cls, clip, text, fps, mode, blend, recache_frames):
@@ -63,7 +63,7 @@ class PromptAtFrame(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, mode=None, blend=None):
-        return accepts(partial(PromptStart, 1), mode=mode, blend=blend)
+        return accepts(cls, partial(PromptStart, 1), mode=mode, blend=blend)
 
     @classmethod
     def execute(cls, conditioning, next, start_frame, mode, blend, recache_frames):

@@ -27,7 +27,7 @@ class KVStorageNode(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, dtype=None, device=None):
-        return accepts(KVStorage, dtype=dtype, device=device)
+        return accepts(cls, KVStorage, dtype=dtype, device=device)
 
     @classmethod
     def execute(cls, dtype, full_chunks, sink_frames, kv_policy=None, device="model"):

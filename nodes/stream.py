@@ -27,7 +27,7 @@ class StreamToFileNode(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix=None):
-        return accepts(plain_prefix, filename_prefix=filename_prefix)
+        return accepts(cls, plain_prefix, filename_prefix=filename_prefix)
 
     @classmethod
     def execute(cls, vae, filename_prefix, fps, save_every, resume):

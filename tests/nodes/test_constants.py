@@ -8,6 +8,7 @@ if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import execution  # noqa: E402
+from comfy_api.latest import io  # noqa: E402
 
 import nodes as host_nodes  # noqa: E402
 
@@ -16,21 +17,26 @@ from .test_schema import nodes  # noqa: E402
 KINDS = {node.__name__: node for node in nodes()}
 CLASS = {name: node.define_schema().node_id for name, node in KINDS.items()}
 
-WIRED = {"SaveKVMemory": ("LoadKVMemory", {"kv_memory": 0}), "StreamToFileNode": ("DemoWorld", {"vae": 2}), "PromptTimeline": ("DemoWorld", {"clip": 1}),
-         "PromptAtFrame": ("PromptTimeline", {"conditioning": 0, "next": 0})}      # by node: where its sockets are wired to
+
+class Source:
+    """Everything that comes by wire; the MODEL first."""
+
+    RETURN_TYPES = ["MODEL"]
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(host_nodes, "NODE_CLASS_MAPPINGS", {CLASS[name]: node for name, node in KINDS.items()})
+    monkeypatch.setattr(host_nodes, "NODE_CLASS_MAPPINGS", {"Source": Source, **{CLASS[name]: node for name, node in KINDS.items()}})
 
 
-def told(name, **inputs) -> list[str]:
+def told(name, /, **inputs) -> list[str]:
     """What the host says of such a node; inputs that are not named have their defaults, or come by wire."""
-    values = {part.id: part.as_dict()["default"] for part in KINDS[name].define_schema().inputs if "default" in part.as_dict()}
-    source, wires = WIRED.get(name, ("DemoWorld", {}))
-    graph = {"1": {"class_type": CLASS[name], "inputs": {**values, **{socket: ["2", slot] for socket, slot in wires.items()}, **inputs}},
-             "2": {"class_type": CLASS[source], "inputs": {}}}
+    parts = KINDS[name].define_schema().inputs
+    values = {part.id: part.as_dict()["default"] for part in parts if "default" in part.as_dict()}
+    sockets = [part for part in parts if part.id not in values and not part.optional]
+    Source.RETURN_TYPES = ["MODEL", *(part.get_io_type() for part in sockets)]
+    graph = {"1": {"class_type": CLASS[name], "inputs": {**values, **{part.id: ["2", slot] for slot, part in enumerate(sockets, 1)}, **inputs}},
+             "2": {"class_type": "Source", "inputs": {}}}
     _, errors, _ = asyncio.run(execution.validate_inputs("test", graph, "1", {"2": (True, [], "2")}))
     return [f"{error['message']}: {error['details']}" for error in errors]
 
@@ -49,6 +55,9 @@ def told(name, **inputs) -> list[str]:
     ("PromptAtFrame", dict(start_frame=0), "smaller than min"),
     ("PolicySinkWindow", dict(window_frames=3, sink_frames=3), "sink_frames is 3 and window_frames 3"),
     ("PolicySinkWindow", dict(sink_frames=-1), "sink_frames is -1"),
+    ("PolicySinkWindow", dict(window_frames=4097), "window_frames is 4097. Use 1 to 4096."),
+    ("PromptTimeline", dict(fps=241.0), "fps is 241.0. Use 0.1 to 240."),
+    ("PolicyDirectedForcing", dict(budget_max=4097), "budget_max is 4097"),
     ("PolicySinkWindow", dict(sink_rope="none"), "not in list"),
     ("PolicyDirectedForcing", dict(budget_min=9, budget_max=4), "budget_min is 9 and budget_max 4"),
     ("PolicyDeCoPrune", dict(virtual_length=8, reindex_recent=8), "reindex_recent is 8 and virtual_length 8"),
@@ -59,6 +68,20 @@ def test_it_is_told_before_anything_runs(name, inputs, words):
     assert not told(name)
     errors = told(name, **inputs)
     assert errors and all(words in error for error in errors)
+
+
+def test_ranges_are_held_where_other_inputs_come_by_wire():
+    """The host leaves the ranges of all inputs that `validate_inputs` names to it."""
+    assert any("window_frames is 5000" in error for error in told("PolicySinkWindow", window_frames=5000, sink_frames=["2", 0]))
+
+
+@pytest.mark.parametrize("name", [name for name, node in KINDS.items() if node.validate_inputs.__func__ is not io.ComfyNode.validate_inputs.__func__])
+def test_every_range_of_a_schema_is_held(name):
+    """Of nodes that have checks of their own; all others are the host's business."""
+    for part in KINDS[name].define_schema().inputs:
+        allowed = part.as_dict()
+        for value in [allowed["min"] - 1, allowed["max"] + 1] if "min" in allowed else ["strange"] if "options" in allowed else []:
+            assert any(part.id in error for error in told(name, **{part.id: value})), (part.id, value)
 
 
 def test_what_comes_by_wire_is_not_judged():
