@@ -3,8 +3,9 @@ import torch
 from comfy_api.latest import io
 
 from ..host.calibrate import calibrate_heads
-from ..host.heads import MAPS, TABLES, load_head_map, load_head_table, names_in, profile_heads
+from ..host.heads import MAPS, TABLES, check_name, load_head_map, load_head_table, names_in, profile_heads
 from ..host.plots import plot_heads, save_preview
+from .constants import accepts
 from .sampler import control_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, HeadMapSocket, HeadTableSocket
 
@@ -45,6 +46,10 @@ class ProfileHeads(io.ComfyNode):
                 control_input(),
             ],
             outputs=[HeadMapSocket.Output(display_name="head_map"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
+
+    @classmethod
+    def validate_inputs(cls, name=None):
+        return accepts(cls, check_name, name=name)
 
     @classmethod
     def execute(cls, model, positive, latent, seed, static_share, name, prefix=None, control=None):
@@ -94,6 +99,10 @@ class CalibrateHeads(io.ComfyNode):
                 io.Conditioning.Input("negative", optional=True, tooltip="For the real score model."),
             ],
             outputs=[HeadTableSocket.Output(display_name="head_table"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
+
+    @classmethod
+    def validate_inputs(cls, name=None):
+        return accepts(cls, check_name, name=name)
 
     @classmethod
     def execute(cls, model, positive, latent, seed, name, real_cfg, kv_policy=None, prefix=None, control=None, real_score=None, fake_score=None,

@@ -63,6 +63,10 @@ def told(name, /, **inputs) -> list[str]:
     ("PolicyDeCoPrune", dict(virtual_length=8, reindex_recent=8), "reindex_recent is 8 and virtual_length 8"),
     ("KVStorageNode", dict(device="cpu"), "dtype is int8 and device cpu"),
     ("KVStorageNode", dict(dtype="int2"), "dtype is 'int2'"),
+    ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
+    ("CalibrateHeads", dict(name=""), "must be a plain file name"),
+    ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
+    ("CalibrateHeads", dict(name=""), "must be a plain file name"),
 ], ids=str)
 def test_it_is_told_before_anything_runs(name, inputs, words):
     assert not told(name)
