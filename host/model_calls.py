@@ -1,4 +1,6 @@
 """The model calls of a take: guiders whose options carry the session, and what each forward needs to know."""
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import comfy.model_management
@@ -39,7 +41,8 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, p
 
     def denoised(forward, x, sigma, frame_sigmas=None):
         now, model_options = prompts.guider(guider, forward.chunk), carrying(options, forward, frame_sigmas)
-        x0 = now(x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed"))
+        with reaching_attention(session, forward):
+            x0 = now(x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed"))
         comfy.model_management.synchronize()         # a forward's time is that of its work, not of queueing it
         return x0
 
@@ -52,7 +55,8 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, p
     def write(forward, x, sigma):
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
                  for group in active_conditionings(prompts.guider(guider, forward.chunk)).values()]       # every stream, also one that is off at this sigma
-        comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
+        with reaching_attention(session, forward):
+            comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
         comfy.model_management.synchronize()
 
     def fresh_noise(number, step, like):
@@ -63,6 +67,17 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, p
         return noise
 
     return Model(predict, write, fresh_noise)
+
+
+@contextmanager
+def reaching_attention(session: Session, forward: Forward) -> Iterator[None]:
+    """Around a guider's or the host's call. ValueError, in a sentence, where it made no forward: what it wrote would be read as if it had."""
+    before = session.forward_counts(forward.memory)
+    yield
+    if session.forward_counts(forward.memory) == before:
+        raise ValueError(f"A forward of latent frames {forward.chunk.start_frame} to {forward.chunk.end_frame - 1} did not reach the model's "
+                         "attention, and a take remembers by its forwards. Remove the node that leaves some out (TeaCache and its kin), or, "
+                         "where each prompt is for a part of the steps, add one for the others.")
 
 
 def carrying(model_options: dict, forward: Forward, frame_sigmas: Tensor | None = None) -> dict:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import comfy.model_management
+import comfy.model_sampling
 import comfy.samplers
 import torch
 from torch import Tensor
@@ -106,8 +107,10 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
     prompts, chunks, told = arrange_prompts(guider, plan_chunks(shape[2], chunk_frames, given, before), policy, assumed.temporal_compression, len(before))
     take = Take(shape[2], given, tuple(steps), seed, prompt_frames(chunks))
     policy.check(geometry, take)
+    frames_at_once = policy.schedule.frames_at_once(geometry, take)
+    check_options(guider.model_options, (*shape[:2], frames_at_once, *shape[3:]))
     check_conditioning(guider, model, control, shape, profile)
-    if policy.schedule.frames_at_once(geometry, take) > geometry.chunk_frames:
+    if frames_at_once > geometry.chunk_frames:
         check_levels(guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0)
     check_roles(models, guider, shape)
     lanes = lanes_of(model, policy, chunks, take.steps)
@@ -134,13 +137,27 @@ def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):
     if len(shape) != 5:
         raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
                          "Use EmptyARVideoLatent or another video latent.")
-    check_sigmas(sigmas.tolist(), float(model.get_model_object("model_sampling").sigma_max))
-    if guider.model_options.get("transformer_options", {}).get("rope_options", {}).get("scale_t", 1.0) != 1.0:
-        raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
+    flow = model.get_model_object("model_sampling")
+    if not isinstance(flow, comfy.model_sampling.CONST):
+        raise ValueError(f"This MODEL is sampled by {type(flow).__name__}, and video models of the Wan family are made for rectified flow. "
+                         "Remove the ModelSampling node, or use ModelSamplingSD3.")
+    check_sigmas(sigmas.tolist(), float(flow.sigma_max))
     channels = model.get_model_object("latent_format").latent_channels
     if shape[1] != channels:
         raise ValueError(f"The latent has {shape[1]} channels, this model's have {channels}. Use an empty latent, or one made for this model.")
     return backbone
+
+
+def check_options(options: dict, shape: tuple[int, ...]):
+    """Refuse what other nodes have left on the MODEL that changes which forwards there are; `shape` is the largest forward's, [B, C, F, 2h, 2w]."""
+    told, windows = options.get("transformer_options", {}), options.get("context_handler")
+    if told.get("rope_options", {}).get("scale_t", 1.0) != 1.0:
+        raise ValueError("A ScaleROPE node stretches time inside a chunk, so chunks would overlap. Set its temporal scale to 1.")
+    if "easycache" in told:
+        raise ValueError("An EasyCache or LazyCache node leaves out forwards, and a take remembers by its forwards. Remove it.")
+    if windows is not None and windows.context_length < shape[windows.dim]:
+        raise ValueError(f"A Context Windows node cuts into windows of {windows.context_length}, and {shape[windows.dim]} belong together in a chunk "
+                         "here. Remove it: a take is made in chunks, and its KV policy says what they read.")
 
 
 def check_sigmas(steps: list[float], most: float):
