@@ -73,7 +73,10 @@ def sizes(contents: Contents, name: str) -> tuple[int, int]:
 def recognise(contents: Contents, rows: list[Checkpoint], width: int, channels: int, name: str) -> tuple[ARProfile, Checkpoint | None, str]:
     """The profile a file says it has, its row in the table, and how it was told."""
     if PROFILE in contents.metadata:
-        return ARProfile.from_json(contents.metadata[PROFILE]), None, "from the file's header"
+        try:
+            return ARProfile.from_json(contents.metadata[PROFILE]), None, "from the file's header"
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"The AR profile in the header of '{name}' cannot be read ({error}). Choose one in AR Video Model Loader.") from error
     for row in rows:
         if (row.width, row.channels) == (width, channels):
             return row.profile, row, "recognised by the file's name"

@@ -134,7 +134,7 @@ def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):
         raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
     if getattr(guider, "uncond_model_patcher", None) is not None:
         raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
-    if len(shape) != 5:
+    if len(shape) != 5 or 0 in shape:
         raise ValueError(f"An AR video take needs a video latent [B, C, T, H, W], and this one has the shape {list(shape)}. "
                          "Use EmptyARVideoLatent or another video latent.")
     flow = model.get_model_object("model_sampling")

@@ -13,6 +13,8 @@ from ..kv_policies import CleanPass, ContextRecompute, FullKV, Hierarchical, KVP
 PROFILE = "keepsake_profile"         # key in transformer_options, and in the header of a safetensors file
 OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
 
+LEAST = {"chunk_frames": 1, "steps": 1, "shift": 0, "window_frames": 0, "sink_frames": 0, "temporal_compression": 1, "first_chunk_steps": 0}
+
 
 @dataclass(frozen=True)
 class ARProfile:
@@ -34,6 +36,11 @@ class ARProfile:
     noisy_history: bool = False      # trained to read history at any noise level, as FlashForward's renderer does
     note: str = ""                   # what a user must know: where our loop is not the one it was trained for
 
+    def __post_init__(self):
+        for name, least in LEAST.items():
+            if not getattr(self, name) >= least:         # so that NaN is none
+                raise ValueError(f"An AR profile's {name} is {getattr(self, name)}. Use at least {least}.")
+
     def policy(self) -> KVPolicy:
         """What the sampler uses when no KV policy is connected."""
         if self.loop in OWN_LOOPS:
@@ -43,6 +50,8 @@ class ARProfile:
 
     def take_sigmas(self, model_sampling, steps: int = 0) -> Tensor:
         """Noise levels of a chunk's steps and then 0, `[steps + 1]`; `steps` 0: as many as the model was trained for."""
+        if steps < 0:
+            raise ValueError(f"steps is {steps}. Use at least 1, or 0 for as many as the model was trained for.")
         if self.sigmas and steps in (0, len(self.sigmas)):
             return torch.tensor([*self.sigmas, 0.0])
         # At shift s, "simple" gives s u / (1 + (s - 1) u) at u = 1, 1 - 1/n, ...: Self-Forcing's warped list [1000, 750, 500, 250].

@@ -87,6 +87,8 @@ def arrange_prompts(guider, chunks: list[Chunk], policy: KVPolicy, compression: 
     for name, group in active_conditionings(guider).items():
         found, told = _streams_of(name, group, compression)
         streams, notes = streams + found, notes + told
+    if not streams:
+        raise ValueError("No prompt reaches the sampler: its conditionings are empty. Connect a prompt to positive.")
     marked, heard, told = plan_prompts(chunks, [list(stream.starts) for stream in streams], compression, made,
                                        [prompt_name(stream.group) for stream in streams])
     allowed, name = policy.schedule.switches, type(policy.schedule).__name__

@@ -9,6 +9,8 @@ def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0, mad
 
     `made` are the chunks of an earlier run, which stay as they are.
     """
+    if chunk_frames < 1:
+        raise ValueError(f"chunk_frames is {chunk_frames}. Use at least 1 latent frame, or 0 on a node for the model's profile.")
     chunks = list(made)
     done = chunks[-1].end_frame if chunks else 0
     for first, last, given in ((done, given_frames, True), (max(done, given_frames), total_frames, False)):

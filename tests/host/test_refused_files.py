@@ -91,3 +91,10 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_lora_of_another_model_is_refused(tensors, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         load_ar_model(write(tmp_path, "raven.pt", weights()), None, lora_path=write(tmp_path, "l.safetensors", tensors))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"chunk_frames": 0}', '{"chunk_frames": "three"}', '{"steps": null}'])
+def test_a_damaged_profile_in_a_header_is_refused(text, tmp_path):
+    path = write(tmp_path, "mine.safetensors", weights(), {"keepsake_profile": text})
+    with pytest.raises(ValueError, match=r"The AR profile in the header of 'mine.safetensors' cannot be read \(.+\). Choose one in AR Video Model Loader"):
+        load_ar_model(path, None)
