@@ -196,7 +196,11 @@ class DeCoPruneRun(RetentionRun):
             bank.keep(keep.nonzero()[:, 0])
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
-        if self.predicted is None or chunk.index - self.first_chunk < self.sink:
+        tokens = self.geometry.tokens_per_frame
+        if chunk.index - self.first_chunk < self.sink:
+            return
+        if self.predicted is None:       # a first chunk that is no sink, and that nothing could predict: it stays, and counts in the bound
+            self.records.append(Record(chunk, torch.ones(chunk.frames * tokens, dtype=torch.bool)))
             return
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None
@@ -204,12 +208,12 @@ class DeCoPruneRun(RetentionRun):
         ranks = self.ranks(cache, chunk, scores)
         self.records.append(Record(chunk, self.choose(scores, ranks)))
         if self.policy.most_frames:
-            tokens = self.geometry.tokens_per_frame
             self.scored[chunk.start_frame * tokens:chunk.end_frame * tokens] = ranks
 
     def state(self) -> State:
-        return {"scored": self.scored, "records": [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records],
-                "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts)}
+        records = [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records]
+        return {"scored": self.scored.clone(), "records": records, "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk,
+                "scores": list(self.histogram.counts)}
 
     def restore(self, state: State):
         self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))

@@ -118,6 +118,13 @@ def test_a_bound_lets_the_lowest_scores_of_the_whole_past_leave_and_never_the_si
     assert history(2) == tokens(0, 1, 10, 11, 12, 13)
 
 
+@pytest.mark.parametrize("prefix, sigmas", [(fake.noise_of(2, seed=9), SIGMAS), (None, (1., .5, 0.))], ids=["given", "two steps"])
+def test_a_first_chunk_that_nothing_could_predict_counts_in_the_bound(prefix, sigmas):
+    """Without a sink it has no score of its own; it overflowed a bank that was made for the bound."""
+    _, trace, _ = fake.take(KVPolicy(DeCoPrune(gamma=-1., sink_chunks=0, most_frames=1, dense_chunks=1)), 12, 2, prefix, sigmas)
+    assert [row.bank_tokens[0] for row in trace.rows[-3:]] == [T + 2 * T] * 3
+
+
 def test_a_bound_below_the_sink_is_refused():
     with pytest.raises(ValueError, match="most_frames is 1, and the first 2 latent frames stay whole"):
         DeCoPrune(most_frames=1).check(fake.geometry(2), Take(9, 0, SIGMAS, 0))
