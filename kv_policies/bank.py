@@ -82,7 +82,7 @@ class Bank:
     def clear(self):
         """Forget all rows; the buffers stay."""
         self._cut(0)
-        self._held_position = self._held_position[:0]
+        self._hold(0)
 
     def rewind(self, first: int) -> Tensor:
         """Forget the history rows from latent frame `first` on, and return the names that they had, see `names`."""
@@ -134,9 +134,12 @@ class Bank:
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are beside the bank, once; those rows must stay the first ones."""
         if not len(self._held_position):
-            self._held_position = self.position[:count].clone()
-            for pages in self.pages:
-                pages.hold(count)
+            self._hold(count)
+
+    def _hold(self, count: int):
+        self._held_position = self.position[:count].clone()
+        for pages in self.pages:
+            pages.hold(count)
 
     def move(self, position: Tensor):
         """Re-rotate the first rows to temporal positions, float64, as many as `position` has.

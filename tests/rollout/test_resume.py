@@ -17,6 +17,7 @@ from keepsake.kv_policies import (
 )
 from keepsake.rollout.memory_file import load_memory, save_memory
 from keepsake.rollout.timeline import PromptStart
+from keepsake.rollout.tree_file import pack
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES
@@ -86,6 +87,28 @@ def test_keeping_a_memory_changes_nothing_and_shares_nothing():
     for _ in range(2):
         fake.take(KVPolicy(), 12, 2, memory=kept[0])
     assert torch.equal(kept[0].streams["prompt 0"]["memories"]["history"]["banks"][0]["layers"][0]["k"], before)
+
+
+def test_a_memory_does_not_change_while_its_take_goes_on():
+    def tensors(memory):
+        found = {}
+        pack(memory.parts(), "", found)
+        return found
+
+    for policy in (KVPolicy(DeCoPrune(mode="target_keep", most_frames=3)), *HELD):
+        kept = []
+        fake.take(policy, 16, every=2, on_memory=lambda memory: kept.append((memory, {name: x.clone() for name, x in tensors(memory).items()})))
+        assert len(kept) == 4
+        for memory, before in kept:
+            assert all(torch.equal(x, before[name]) for name, x in tensors(memory).items())
+
+
+def test_a_sink_that_stood_elsewhere_before_a_cut_is_not_in_the_memory(tmp_path):
+    """The new shot's sink has not moved yet when the take is saved; what was held of the old one made the memory a damaged one."""
+    options = dict(frames=12, starts=[PromptStart(8, "cut")])
+    for policy in (KVPolicy(SinkWindow(2, 4, "shifted")), KVPolicy(SinkWindow(2, 4, "shifted"), storage=KVStorage("int8", 1, 2)), HELD[1]):
+        straight, *_ = fake.take(policy, **options)
+        assert torch.equal(in_runs(policy, [10], tmp_path / "memory.safetensors", **options)[0], straight)
 
 
 def test_a_memory_of_another_policy_is_refused_whole():
