@@ -40,7 +40,7 @@ class FlashForward(Schedule):
     extends: ClassVar = False
 
     def __post_init__(self):
-        for name, least in (("anchor_stride", 1), ("block_anchors", 1), ("anchor_window", 0), ("planner_history", 1)):
+        for name, least in (("anchor_stride", 1), ("block_anchors", 1), ("anchor_window", 0), ("planner_history", 1), ("stage_history", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}. Use at least {least}.")
 
@@ -63,8 +63,9 @@ class FlashForward(Schedule):
         parts = self._parts(take.total_frames, take.given_frames, take.prompt_frames)
         blocks = sum(-(-len(part) // self.block_anchors) for part in parts)
         frames = min(take.total_frames, (self.history(geometry.chunk_frames) + 1) * geometry.chunk_frames)
+        most = max(frames, min(take.total_frames, self.budget_frames - self.anchor_window))     # of chunks that are all short more may be remembered
         return {**{f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)] for slot in range(self.slots(blocks, len(parts)))},
-                **{stage(step): [BankPlan(frames, frames)] for step in range(take.steps)}}
+                **{stage(step): [BankPlan(frames, most)] for step in range(take.steps)}}
 
     def lane(self, memory: str) -> str:
         return ANCHORS if memory.startswith(ANCHORS) else memory

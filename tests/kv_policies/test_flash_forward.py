@@ -71,6 +71,12 @@ def test_given_frames_are_anchors_too_and_enter_the_stages_as_noisy_as_they_are_
     assert [row.given for row in trace.rows] == [True, True, True, False, False]
 
 
+def test_chunks_that_are_all_short_are_remembered_within_the_budget():
+    """Given frames and the rest, both shorter than a chunk: with 10 frames for history and chunk, one such chunk is history, and no whole one could be."""
+    seen, *_ = reads_of(FlashForward(anchor_window=3, budget_frames=13), 10, 8, fake.noise_of(5, seed=9))
+    assert seen[-1][2][0] == ("stage 1", [0, 1, 2, 3, 4])
+
+
 def test_without_anchors_history_alone_is_read():
     seen, *_ = reads_of(FlashForward(anchor_window=0, stage_history=1), 5, 2)
     s0, s1 = "stage 0", "stage 1"
