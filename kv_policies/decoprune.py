@@ -10,7 +10,7 @@ from .bank import Bank
 from .base import BankPlan, Probe, Retention, RetentionRun
 from .cache import KVCache
 from .rope import virtual_frames
-from .scores import SCORES, ScoreHistogram, keep_some_of_each_block, token_scores
+from .scores import SCORES, ScoreHistogram, best_of_each_block, highest, token_scores
 from .state import State, count_of, counts_of, part_of, tensor_of
 from .take import Chunk, Geometry, Take
 
@@ -88,11 +88,11 @@ class DeCoPrune(Retention):
         return min(range(take.steps - 1), key=lambda step: abs(take.sigmas[step] - PROBE_SIGMA))
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        """By threshold, scores of 0 and scores that are no number keep whole chunks or nothing."""
-        if self.min_keep_per_block:
-            return 1
+        """By threshold, scores of 0 and scores that are no number keep whole chunks or nothing, but for some of each block."""
         tokens = geometry.tokens_per_frame
-        return math.gcd(tokens, *(self.count(frames * tokens) for frames in lengths if not self.by_content))
+        if self.by_content:
+            return 1 if self.min_keep_per_block else tokens
+        return math.gcd(tokens, *(self.count(frames * tokens) for frames in lengths))
 
     def count(self, tokens: int) -> int:
         """How many of a chunk's tokens stay in mode "target_keep"."""
@@ -233,17 +233,7 @@ class DeCoPruneRun(RetentionRun):
     def choose(self, scores: Tensor, ranks: Tensor) -> Tensor:
         """Which of a chunk's tokens to keep, bool like `scores` `[F * h * w]`."""
         policy = self.policy
+        some = best_of_each_block(scores, self.geometry.grid, policy.min_keep_per_block, policy.floor_threshold)
         if policy.mode == "threshold":
-            keep = ~(scores <= policy.gamma)
-        else:
-            keep = highest(scores.nan_to_num(math.inf), policy.count(len(scores)))
-        if policy.min_keep_per_block:
-            keep = keep_some_of_each_block(keep, scores, self.geometry.grid, policy.min_keep_per_block, policy.floor_threshold)
-        return keep
-
-
-def highest(values: Tensor, count: int) -> Tensor:
-    """A mask of the `count` highest of `values` `[N]`; of equal ones the first."""
-    mask = torch.zeros(len(values), dtype=torch.bool)
-    mask[values.sort(descending=True, stable=True).indices[:count]] = True
-    return mask
+            return ~(scores <= policy.gamma) | some
+        return highest(scores.nan_to_num(math.inf), policy.count(len(scores)), some)

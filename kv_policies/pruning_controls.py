@@ -7,7 +7,8 @@ from torch import Tensor
 
 from .base import Retention, RetentionRun
 from .cache import KVCache
-from .decoprune import DeCoPrune, DeCoPruneRun, highest
+from .decoprune import DeCoPrune, DeCoPruneRun
+from .scores import highest
 from .take import Chunk, Geometry, Take
 
 

@@ -32,8 +32,8 @@ def token_scores(kind: str, predicted: Tensor, final: Tensor, grid: tuple[int, i
     return error
 
 
-def keep_some_of_each_block(keep: Tensor, scores: Tensor, grid: tuple[int, int], least: int, threshold: float, block: int = 4) -> Tensor:
-    """Add to `keep` `[F * h * w]` so that each block x block tokens of a frame keep their `least` best scored ones.
+def best_of_each_block(scores: Tensor, grid: tuple[int, int], least: int, threshold: float, block: int = 4) -> Tensor:
+    """A mask of the `least` best scored of each block x block tokens of a frame, bool like `scores` `[F * h * w]`.
 
     A block whose best score is not above `threshold` has nothing to say and is left alone.
     """
@@ -44,7 +44,15 @@ def keep_some_of_each_block(keep: Tensor, scores: Tensor, grid: tuple[int, int],
     best = torch.zeros_like(tiled, dtype=torch.bool).scatter_(-1, tiled.topk(min(least, block * block), -1).indices, True)
     best &= tiled.amax(-1, keepdim=True) > threshold
     best = best.unflatten(3, (block, block)).transpose(2, 3).flatten(3, 4).flatten(1, 2)
-    return keep | best[:, :h, :w].reshape(-1)
+    return best[:, :h, :w].reshape(-1)
+
+
+def highest(values: Tensor, count: int, first: Tensor | None = None) -> Tensor:
+    """A mask of `count` of `values` `[N]`: those in the mask `first` before the others, then the highest; of equal ones the one that comes first."""
+    order = values.argsort(descending=True, stable=True)
+    if first is not None:
+        order = torch.cat([order[first[order]], order[~first[order]]])
+    return torch.zeros(len(values), dtype=torch.bool).index_fill_(0, order[:count], True)
 
 
 class ScoreHistogram:

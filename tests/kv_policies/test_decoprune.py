@@ -135,6 +135,12 @@ def test_the_spatial_floor():
     assert made.histories[4] == [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]               # the other frame's block has nothing above 0
 
 
+def test_the_spatial_floor_is_a_part_of_the_share():
+    """Three of 12 stay: the best of each frame's block, and the next best of all. It was the share and, besides, what the floor asked for."""
+    made, _ = script(DeCoPrune(mode="target_keep", target_keep=.25, min_keep_per_block=1), 10, 2, wrong={12: .5, 14: .4, 15: .3, 20: .1})
+    assert made.histories[4] == [*tokens(0, 1), 12, 14, 20, *tokens(4, 5, 6, 7)]
+
+
 @pytest.mark.parametrize("retention", [DeCoPrune(gamma=-1.), DeCoPrune(mode="target_keep", target_keep=1.)], ids=repr)
 @pytest.mark.parametrize("prefix", [None, fake.noise_of(4, seed=9)], ids=["generated", "prefix"])
 def test_keeping_everything_equals_full_kv_bit_for_bit(retention, prefix):

@@ -11,7 +11,7 @@ from .. import fake
 PARAMETERS = {SinkWindow: [dict(sink_frames=2, window_frames=7), dict(sink_frames=0, window_frames=5),
                            dict(sink_frames=1, window_frames=6, sink_rope="shifted")],
               DeCoPrune: [dict(gamma=5.), dict(mode="target_keep", target_keep=.3, dense_chunks=1, reindex="periodic", virtual_length=4, reindex_recent=1),
-                          dict(mode="target_keep", target_keep=.5, most_frames=3), dict(gamma=-1., most_frames=4, dense_chunks=1)],
+                          dict(mode="target_keep", target_keep=.5, most_frames=3, min_keep_per_block=1), dict(gamma=-1., most_frames=4, dense_chunks=1)],
               DeCoPruneHS: [dict(head_map=HeadMap("fake", 2, ((0,), (1,))), mode="target_keep", static_sink_frames=1, static_recent_frames=2, most_frames=3)]}
 CASES = [kind(**values) for kind in RETENTIONS for values in PARAMETERS.get(kind, [{}])]
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from keepsake.kv_policies.scores import ScoreHistogram, keep_some_of_each_block, token_scores
+from keepsake.kv_policies.scores import ScoreHistogram, best_of_each_block, highest, token_scores
 
 
 def latents(*frames):
@@ -36,12 +36,22 @@ def test_scores_are_fp32_for_half_precision_latents():
 def test_each_block_keeps_its_best_tokens_also_at_a_ragged_edge():
     scores = torch.tensor([[.1, .2, .3, .4, .9],
                            [.5, .0, .0, .0, .8]])
-    none = torch.zeros(10, dtype=torch.bool)
-    kept = keep_some_of_each_block(none, scores.flatten(), (2, 5), least=1, threshold=0)
-    assert kept.nonzero()[:, 0].tolist() == [4, 5]
-    assert keep_some_of_each_block(none, scores.flatten(), (2, 5), least=2, threshold=0).nonzero()[:, 0].tolist() == [3, 4, 5, 9]
-    assert keep_some_of_each_block(none, scores.flatten(), (2, 5), least=1, threshold=.6).nonzero()[:, 0].tolist() == [4]
-    assert keep_some_of_each_block(~none, scores.flatten(), (2, 5), least=1, threshold=.6).all()
+
+    def best(least, threshold):
+        return best_of_each_block(scores.flatten(), (2, 5), least, threshold).nonzero()[:, 0].tolist()
+
+    assert best(1, 0) == [4, 5] and best(2, 0) == [3, 4, 5, 9]
+    assert best(1, .6) == [4] and best(0, 0) == []
+
+
+def test_the_highest_come_after_those_that_are_first():
+    values, first = torch.tensor([.3, .9, .1, .3, .2]), torch.tensor([False, False, True, False, True])
+
+    def chosen(count, first=None):
+        return highest(values, count, first).nonzero()[:, 0].tolist()
+
+    assert chosen(2) == [0, 1] and chosen(0) == []               # of the equal ones the one that comes first
+    assert chosen(1, first) == [4] and chosen(3, first) == [1, 2, 4] and chosen(9, first) == [0, 1, 2, 3, 4]
 
 
 def test_the_histogram_counts_every_score_once():

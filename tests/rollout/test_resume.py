@@ -89,18 +89,18 @@ def test_keeping_a_memory_changes_nothing_and_shares_nothing():
     assert torch.equal(kept[0].streams["prompt 0"]["memories"]["history"]["banks"][0]["layers"][0]["k"], before)
 
 
-def test_a_memory_does_not_change_while_its_take_goes_on():
+@pytest.mark.parametrize("policy", [KVPolicy(DeCoPrune(mode="target_keep", most_frames=3)), *HELD], ids=repr)
+def test_a_memory_does_not_change_while_its_take_goes_on(policy):
     def tensors(memory):
         found = {}
         pack(memory.parts(), "", found)
         return found
 
-    for policy in (KVPolicy(DeCoPrune(mode="target_keep", most_frames=3)), *HELD):
-        kept = []
-        fake.take(policy, 16, every=2, on_memory=lambda memory: kept.append((memory, {name: x.clone() for name, x in tensors(memory).items()})))
-        assert len(kept) == 4
-        for memory, before in kept:
-            assert all(torch.equal(x, before[name]) for name, x in tensors(memory).items())
+    kept = []
+    fake.take(policy, 16, every=2, on_memory=lambda memory: kept.append((memory, {name: x.clone() for name, x in tensors(memory).items()})))
+    assert len(kept) == 4
+    for memory, before in kept:
+        assert all(torch.equal(x, before[name]) for name, x in tensors(memory).items())
 
 
 def test_a_sink_that_stood_elsewhere_before_a_cut_is_not_in_the_memory(tmp_path):
