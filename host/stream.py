@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import KVMemoryError
-from ..kv_policies.state import count_of, part_of
-from ..rollout.memory_file import KVMemory
+from ..kv_policies.state import count_of, part_of, tensor_of
+from ..rollout.memory_file import KVMemory, chunks_of
 from ..rollout.tree_file import load_tree, save_tree
 from .memory_files import free_path
 from .stream_decode import StreamDecoder, require_causal
@@ -38,15 +38,15 @@ class StreamToFile:
         channels = model.get_model_object("latent_format").latent_channels
         if self.vae.latent_channels != channels:
             raise ValueError(f"The stream's VAE decodes latents of {self.vae.latent_channels} channels, and this model's have {channels}. Connect its own VAE.")
-        path = free_path(self.filename_prefix, folder_paths.get_output_directory(), VIDEO)
+        take, path = TakeFile(self, StreamDecoder(self.vae, model)), self.free_path()
         stem, number = path.stem.rstrip("_").rsplit("_", 1)
         latest = path.with_name(f"{stem}_{int(number) - 1:05}_{VIDEO}")
         if self.resume and (latest.with_suffix(FOLDER) / MEMORY).exists():
-            path = latest
-        take = TakeFile(self, path, StreamDecoder(self.vae, model))
-        if path == latest:
-            take.restore()
+            take.restore(latest)
         return take
+
+    def free_path(self) -> Path:
+        return free_path(self.filename_prefix, folder_paths.get_output_directory(), VIDEO)
 
 
 class TakeFile:
@@ -56,35 +56,51 @@ class TakeFile:
     that came since, with where the decoder and the video then stood. What the memory does not speak of is not there yet.
     """
 
-    def __init__(self, stream: StreamToFile, video: Path, decoder: StreamDecoder):
-        self.stream, self.video, self.folder, self.decoder = stream, video, video.with_suffix(FOLDER), decoder
-        self.pictures = self.saved = 0           # pictures in the video; latent frames in the files
+    def __init__(self, stream: StreamToFile, decoder: StreamDecoder):
+        self.stream, self.decoder = stream, decoder
+        self.video: Path | None = None           # a new take is named when its first pictures come
+        self.pictures = self.size = self.saved = 0           # pictures and bytes of the video; latent frames in the files
         self.memory: KVMemory | None = None      # that the take goes on from
-        self._stands: int | None = None          # bytes of the video at the save that it goes on from: what came after is made again
+        self._begun = False
 
-    def restore(self):
+    @property
+    def folder(self) -> Path:
+        return self.video.with_suffix(FOLDER)
+
+    def restore(self, video: Path):
         """Take up where the last save was. KVMemoryError where the files do not belong together."""
-        parts = load_tree(self.folder / MEMORY)
-        frames, latents = sum(chunk[1] for chunk in part_of(parts, "chunks", list) if isinstance(chunk, list) and type(chunk[1]) is int), []
+        self.video = video
+        parts, latents = load_tree(self.folder / MEMORY), []
+        frames, kind = chunks_of(parts)[-1].end_frame, part_of(parts, "latents", Tensor)
+        _, channels, _, *size = tensor_of(parts, "latents", kind.dtype, 1, None, 0, None, None).shape
         while self.saved < frames:
             part = load_tree(self._part(self.saved))
-            latents.append(part_of(part, "latents", Tensor))
-            if latents[-1].ndim != 5 or not latents[-1].shape[2]:
+            latents.append(tensor_of(part, "latents", kind.dtype, 1, channels, None, *size))
+            if not latents[-1].shape[2]:
                 break
             self.saved += latents[-1].shape[2]
         if self.saved != frames:
             raise KVMemoryError(f"The files in {self.folder} do not belong together: {self.saved} latent frames beside a memory of {frames}. "
                                 "Turn resume off to begin a new take.")
+        fps = part_of(part, "fps", float)
+        if fps != self.stream.fps:
+            raise KVMemoryError(f"{video.name} has {fps:g} pictures a second, and the stream is to have {self.stream.fps:g}. Set fps as it was, or turn "
+                                "resume off to begin a new take.")
         self.memory = KVMemory.from_parts({**parts, "latents": torch.cat(latents, 2)})
         self.decoder.restore(part_of(part, "decoder", dict))
-        self.pictures, size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
-        if not self.video.exists() or self.video.stat().st_size < size:
-            raise KVMemoryError(f"{self.video.name} is shorter than at its last save, so it cannot go on. Turn resume off to begin a new take.")
-        self._stands = size
+        self.pictures, self.size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
+        if self._stands() < self.size:
+            raise KVMemoryError(f"{video.name} is shorter than at its last save, so it cannot go on. Turn resume off to begin a new take.")
 
     def add(self, latents: Tensor):
         """Decode raw latents of the next frames, `[1, C, F, 2h, 2w]`, into the video."""
-        self._append(self.decoder(latents))
+        pictures = self.decoder(latents)
+        if not self._begun and self.memory:      # what came after the save is made again
+            os.truncate(self.video, self.size)
+        elif not self._begun:
+            self.video = self.stream.free_path()
+        self._begun = True
+        self._append(pictures)
 
     def save(self, memory: KVMemory, ended: bool):
         """Make what came so far safe; `memory` has the latents since the save before.
@@ -92,10 +108,10 @@ class TakeFile:
         When the take has `ended`, a last frame no longer waits for its pair; a longer take would go on from before it.
         """
         self.folder.mkdir(exist_ok=True)
-        pictures, size = self.pictures, self.video.stat().st_size if self.video.exists() else 0
+        stood = {"pictures": self.pictures, "video_bytes": self.size, "fps": self.stream.fps}
         if ended:
             self._append(self.decoder.last())
-        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), "pictures": pictures, "video_bytes": size}, self._part(self.saved))
+        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), **stood}, self._part(self.saved))
         save_tree(replace(memory, latents=memory.latents[:, :, :0]).parts(), self.folder / MEMORY)
         self.saved = memory.frames
 
@@ -104,11 +120,14 @@ class TakeFile:
 
     def _append(self, pictures: Tensor):
         if len(pictures):
-            if self._stands is not None:
-                os.truncate(self.video, self._stands)
-                self._stands = None
+            if self._stands() != self.size:
+                raise RuntimeError(f"{self.video.name} is not as this take left it: it was removed, or another take goes on in it. Turn resume on to go on from "
+                                   "the last save, in one ComfyUI at a time.")
             append_pictures(self.video, pictures, self.pictures, self.stream.fps)
-            self.pictures += len(pictures)
+            self.pictures, self.size = self.pictures + len(pictures), self._stands()
+
+    def _stands(self) -> int:
+        return self.video.stat().st_size if self.video.exists() else 0
 
     def _part(self, first: int) -> Path:
         return self.folder / f"latents_{first:08}.safetensors"

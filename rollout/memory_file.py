@@ -18,6 +18,19 @@ def stream_name(number: int) -> str:
     return f"prompt {number}"
 
 
+def chunks_of(parts: State) -> tuple[Chunk, ...]:
+    """The chunks that a memory's parts tell of. KVMemoryError where they cannot be those of a take."""
+    chunks: list[Chunk] = []
+    for entry in part_of(parts, "chunks", list):
+        start, frames, given, shot = counts_of({"chunk": entry}, "chunk", MOST_FRAMES, 4)
+        if start != (chunks[-1].end_frame if chunks else 0) or frames < 1 or given > 1 or given and chunks and not chunks[-1].given:
+            raise damaged("its chunks do not follow each other")
+        chunks.append(Chunk(len(chunks), start, frames, bool(given), shot=shot))
+    if not chunks:
+        raise damaged("it holds no chunk")
+    return tuple(chunks)
+
+
 @dataclass(frozen=True, eq=False)
 class KVMemory:
     """Everything that a take needs to go on. All tensors lie on the CPU."""
@@ -57,14 +70,7 @@ class KVMemory:
     @classmethod
     def from_parts(cls, parts: State) -> KVMemory:
         """Check what can be known without the take; the rest is checked where the session takes it over."""
-        chunks: list[Chunk] = []
-        for entry in part_of(parts, "chunks", list):
-            start, frames, given, shot = counts_of({"chunk": entry}, "chunk", MOST_FRAMES, 4)
-            if start != (chunks[-1].end_frame if chunks else 0) or frames < 1 or given > 1 or given and chunks and not chunks[-1].given:
-                raise damaged("its chunks do not follow each other")
-            chunks.append(Chunk(len(chunks), start, frames, bool(given), shot=shot))
-        if not chunks:
-            raise damaged("it holds no chunk")
+        chunks = chunks_of(parts)
         latents = part_of(parts, "latents", Tensor)
         if not latents.is_floating_point():
             raise damaged(f"its latents are {latents.dtype}")
@@ -80,7 +86,7 @@ class KVMemory:
         pack(about, "", strange)
         if strange:
             raise damaged("its description of the take holds tensors")
-        return cls(about, tuple(chunks), latents, given, part_of(parts, "streams", dict),
+        return cls(about, chunks, latents, given, part_of(parts, "streams", dict),
                    {name: part_of(carried, name, Tensor) for name in carried})
 
 

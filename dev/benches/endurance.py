@@ -1,6 +1,7 @@
 """Takes that are killed (kill -9) at random moments, and resumed, until they are done; then each is compared to the take of one run.
 
-`lost_chunks_max`: most finished chunks that a kill has cost; `mismatches`: takes whose latents or video differ from those of one run in any byte.
+`lost_chunks_max`: most finished chunks that a kill has cost; `unplayable`: kills after which the video did not show every finished chunk, but for a frame
+that waits for its pair; `mismatches`: takes whose latents or video differ from those of one run in any byte.
 """
 import os
 import random
@@ -8,6 +9,7 @@ import select
 import signal
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import _common as common
@@ -67,14 +69,24 @@ def killed(models, prefix: str, seconds: float, result: Path) -> tuple[list[str]
     return heard.decode().split("\n")[:-1], os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
+def pictures_in(video: Path) -> int:
+    """A piece that the kill has torn may end it."""
+    import av
+
+    shown = 0
+    with suppress(av.error.InvalidDataError), av.open(str(video)) as opened:
+        for _ in opened.decode(video=0):
+            shown += 1
+    return shown
+
+
 def main():
     import comfy.sd
     import folder_paths
     import tiny
     import torch
     from comfy.ldm.wan.vae import WanVAE
-    from keepsake.host.stream import StreamToFile, TakeFile
-    from keepsake.host.stream_decode import StreamDecoder
+    from keepsake.host.stream import StreamToFile
 
     torch.set_num_threads(1)             # processes are forked
     out = Path(tempfile.mkdtemp())
@@ -84,27 +96,27 @@ def main():
     began = time.monotonic()
     straight = take(models, "straight", False)
     seconds, video = time.monotonic() - began, (out / "straight_00001_.mp4").read_bytes()
-    draw, rounds, lost, mismatches, takes, errors = random.Random(1), 0, 0, 0, 0, []
+    draw, rounds, lost, unplayable, mismatches, takes, errors = random.Random(1), 0, 0, 0, 0, 0, []
     made, prefix = 0, "take_0"
     while rounds < (12 if args.quick else args.rounds):
         told, done = killed(models, prefix, draw.uniform(.05, .7) * seconds, out / "result.pt")
         rounds += not done
         files = sorted(out.glob(f"{prefix}_*.mp4"))
         if any("is finished: all" in line for line in told):     # killed between its last save and its end
-            files_of_take = TakeFile(StreamToFile(models[1], prefix, 16.0, EVERY, True), files[-1], StreamDecoder(models[1], models[0]))
-            files_of_take.restore()
-            torch.save(models[0].model.process_latent_out(files_of_take.memory.latents), out / "result.pt")
+            memory = StreamToFile(models[1], prefix, 16.0, EVERY, True).open(models[0]).memory
+            torch.save(models[0].model.process_latent_out(memory.latents), out / "result.pt")
             done, rounds = True, rounds - 1
         else:
             errors += [line for line in told if line.startswith("error")]
         starts = [int(line.split()[1]) for line in told if line.startswith("from")]
         if starts:
             lost, made = max(lost, made - starts[0]), starts[0] + told.count("chunk")
+            unplayable += pictures_in(files[-1]) < 1 + 4 * ((made * CHUNK - 1) // 2 * 2) if made else 0
         if done:
             again = torch.load(out / "result.pt", weights_only=True)
             mismatches += not torch.equal(again, straight) or files[-1].read_bytes() != video
             takes, made, prefix = takes + 1, 0, f"take_{takes + 1}"
-    common.report("endurance", [{"rounds": rounds, "lost_chunks_max": lost, "mismatches": mismatches, "takes": takes, "errors": len(errors)}], errors=errors[:5])
+    common.report("endurance", [{"rounds": rounds, "lost_chunks_max": lost, "unplayable": unplayable, "mismatches": mismatches, "takes": takes, "errors": len(errors)}], errors=errors[:5])
 
 
 main()

@@ -42,10 +42,10 @@ def output(tmp_path, monkeypatch):
     return tmp_path
 
 
-def make(model, vae, resume=False, every=1, policy=None, stream=True, frames=FRAMES, callback=None, **options):
-    to_file = StreamToFile(vae, "take", 16.0, every, resume) if stream else None
-    taken, stats = sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(1, 16, frames, 4, 6)}, seed=11, steps=3, chunk_frames=CHUNK,
-                               policy=policy, stream=to_file, callback=callback or (lambda *a: None), **options)
+def make(model, vae, resume=False, every=1, policy=None, stream=True, frames=FRAMES, chunk_frames=CHUNK, callback=None, fps=16.0, **options):
+    to_file = StreamToFile(vae, "take", fps, every, resume) if stream else None
+    taken, stats = sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(1, 16, frames, 4, 6)}, seed=11, steps=3,
+                               chunk_frames=chunk_frames, policy=policy, stream=to_file, callback=callback or (lambda *a: None), **options)
     return taken["samples"], stats
 
 

@@ -1,0 +1,110 @@
+"""What takes in files must survive: kills while a frame waits for its pair, another writer, files that were tampered with."""
+import os
+import random
+
+import pytest
+import torch
+
+if not os.environ.get("COMFYUI_PATH"):
+    pytest.skip("no ComfyUI to test in", allow_module_level=True)
+
+import tiny  # noqa: E402
+from keepsake.host import stream as streams  # noqa: E402
+from keepsake.host.stream import StreamToFile  # noqa: E402
+from keepsake.kv_policies import KVMemoryError  # noqa: E402
+from mutate import mutations  # noqa: E402
+
+from .test_stream import make, model, output, pictures_of, vae  # noqa: E402, F401
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def kill(monkeypatch):
+    """`kill(n, run)`: the run ends in its n-th file of latents or memory, before that is written."""
+    real = streams.save_tree
+
+    def kill(at, run):
+        calls = []
+
+        def save_tree(tree, path):
+            calls.append(path)
+            if len(calls) == at:
+                raise Killed
+            real(tree, path)
+
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(streams, "save_tree", save_tree)
+            run()
+    return kill
+
+
+def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, output, kill):  # noqa: F811
+    """No picture came before that save, and the video still held those that were there before the take went on."""
+    options = dict(frames=7, chunk_frames=1)
+    make(model, vae, **options)
+    kill(3, lambda: make(model, vae, every=3, **options))
+    kill(3, lambda: make(model, vae, resume=True, **options))
+    make(model, vae, resume=True, **options)
+    assert (output / "take_00002_.mp4").read_bytes() == (output / "take_00001_.mp4").read_bytes()
+
+
+def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, output, kill):  # noqa: F811
+    """The pictures of its last frame, which got no pair, were in the video and are not in the longer take's."""
+    def make_both(frames, **options):
+        return make(model, vae, frames=frames, chunk_frames=1, **options)
+
+    make_both(8)
+    make_both(11, resume=True)
+    kill(15, lambda: make_both(8))
+    make_both(8, resume=True)
+    make_both(11, resume=True)
+    assert (output / "take_00002_.mp4").read_bytes() == (output / "take_00001_.mp4").read_bytes()
+
+
+def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, vae, output):  # noqa: F811
+    """Its removal, or a second ComfyUI that goes on with the same take."""
+    plain, _ = make(model, vae)
+    video, straight, steps = output / "take_00002_.mp4", (output / "take_00001_.mp4").read_bytes(), []
+
+    def other(*args):
+        steps.append(1)
+        if len(steps) == 11:
+            os.truncate(video, 2000)
+
+    with pytest.raises(RuntimeError, match="not as this take left it: it was removed, or another take goes on in it"):
+        make(model, vae, callback=other)
+    video.write_bytes(straight)                  # as the other one made it
+    again, _ = make(model, vae, resume=True)
+    assert torch.equal(again, plain) and video.read_bytes() == straight
+
+
+def test_two_takes_that_begin_together_have_a_video_each(model, vae, output):  # noqa: F811
+    takes = [StreamToFile(vae, "take", 16.0, 1, False).open(model) for _ in range(2)]
+    for frames, take in enumerate(takes, 2):
+        take.add(tiny.noise_of(2 * frames + 1, 4, 6))
+    assert [len(pictures_of(take.video)) for take in takes] == [17, 25]
+
+
+def test_another_frame_rate_is_refused(model, vae, output):  # noqa: F811
+    make(model, vae, stop_after=5)
+    with pytest.raises(KVMemoryError, match="has 16 pictures a second, and the stream is to have 24. Set fps as it was"):
+        make(model, vae, resume=True, fps=24.0)
+
+
+def test_whatever_is_wrong_with_the_files_of_a_take_is_one_kind_of_error(model, vae, output):  # noqa: F811
+    make(model, vae, stop_after=5, every=2)
+    to_file, draw, outcomes = StreamToFile(vae, "take", 16.0, 2, True), random.Random(3), []
+    for path in (output / "take_00001_.take").iterdir():
+        whole = path.read_bytes()
+        for data in mutations(whole, draw, 150):
+            path.write_bytes(data)
+            try:
+                to_file.open(model)
+                outcomes.append("opens")
+            except KVMemoryError:
+                outcomes.append("own error")
+        path.write_bytes(whole)
+    assert outcomes.count("own error") > 200 and to_file.open(model).saved == 6
