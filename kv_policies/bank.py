@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor
 
-from .base import BankPlan
+from .retention import BankPlan
 from .rope import turn_in_time
 from .state import State, damaged, list_of, tensor_of
 from .storage import Storage

@@ -2,7 +2,7 @@
 import torch
 
 from .bank import Bank
-from .base import BankPlan
+from .retention import BankPlan
 from .state import State, list_of
 from .storage import Storage
 from .take import Chunk, Geometry

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention
+from .policy import KVPolicy
+from .retention import BankPlan, Retention
 from .schedule import Schedule
 from .take import SWITCHES, Chunk, Geometry, Take
 

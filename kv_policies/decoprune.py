@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from .bank import Bank
-from .base import BankPlan, Probe, Retention, RetentionRun
 from .cache import KVCache
+from .retention import BankPlan, Probe, Retention, RetentionRun
 from .rope import virtual_frames
 from .scores import SCORES, ScoreHistogram, best_of_each_block, highest, token_scores
 from .state import State, count_of, counts_of, part_of, tensor_of

@@ -1,10 +1,10 @@
 """Head-specialised DeCoPrune: heads that look at the latest frames hold only those (arXiv 2609.39096, appendix B)."""
 from dataclasses import dataclass
 
-from .base import BankPlan, RetentionRun
 from .cache import KVCache
 from .decoprune import DeCoPrune, DeCoPruneRun
 from .head_map import HeadMap
+from .retention import BankPlan, RetentionRun
 from .take import Chunk, Geometry, Take
 
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from .bank import Bank
-from .base import Attention, Retention, Selection, SelectionRun
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
 from .read_tally import ReadTally
+from .retention import Retention
+from .selection import Attention, Selection, SelectionRun
 from .state import State, count_of, part_of
 from .take import Chunk, Geometry, Take
 

@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention
 from .flash_forward_layout import ANCHORS, Layout, Work, stage
+from .policy import KVPolicy
+from .retention import BankPlan, Retention
 from .schedule import Schedule
 from .take import Chunk, Geometry, Take
 

@@ -1,7 +1,7 @@
 """Keep everything: the reference that every other policy is measured against, and what the stock sampler does."""
 from dataclasses import dataclass
 
-from .base import BankPlan, Retention, RetentionRun
+from .retention import BankPlan, Retention, RetentionRun
 from .take import Geometry, Take
 
 

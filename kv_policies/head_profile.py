@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from .bank import Bank
-from .base import RetentionRun
 from .full import FullKV
 from .head_map import HeadMap
+from .retention import RetentionRun
 from .take import Chunk, Geometry, Take
 
 STATIC_SHARE = .8

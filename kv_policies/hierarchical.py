@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .base import BankPlan, KVPolicy, Retention
+from .policy import KVPolicy
+from .retention import BankPlan, Retention
 from .schedule import Schedule
 from .take import Chunk, Geometry, Take
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .bank import Bank
-from .base import Attention, Retention, Selection, SelectionRun
+from .retention import Retention
+from .selection import Attention, Selection, SelectionRun
 from .take import Chunk, Geometry, Take
 
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from .base import Retention, RetentionRun
 from .cache import KVCache
 from .decoprune import DeCoPrune, DeCoPruneRun
+from .retention import Retention, RetentionRun
 from .scores import highest
 from .take import Chunk, Geometry, Take
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from .take import HISTORY, Chunk, Geometry, Take
 
 if TYPE_CHECKING:
-    from .base import BankPlan, KVPolicy, Retention
+    from .policy import KVPolicy
+    from .retention import BankPlan, Retention
 
 
 class Schedule(ABC):

@@ -3,8 +3,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .base import BankPlan, Retention, RetentionRun
 from .cache import KVCache
+from .retention import BankPlan, Retention, RetentionRun
 from .state import State, counts_of
 from .take import Chunk, Geometry, Take
 

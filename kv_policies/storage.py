@@ -15,7 +15,7 @@ from .take import HISTORY, Geometry, Take
 
 if TYPE_CHECKING:
     from .bank import Bank
-    from .base import KVPolicy
+    from .policy import KVPolicy
 
 DTYPES, DEVICES = ("model", *FORMATS), ("model", "cpu")
 

@@ -1,24 +1,19 @@
-"""What a KV policy is: four slots of frozen parameters, and the run objects that one sampling run makes from them."""
+"""The first slot of a policy: what stays in the cache."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from .schedule import Schedule
 from .state import State
-from .storage import Storage
 from .take import Chunk, Geometry, Take
 
 if TYPE_CHECKING:
     from .bank import Bank
     from .cache import KVCache
     from .scores import ScoreHistogram
-
-Attention = Callable[[Tensor, Tensor, Tensor], Tensor]       # q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
 
 
 @dataclass(frozen=True)
@@ -120,83 +115,3 @@ class Retention(ABC):
 
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
-
-
-class SelectionRun:
-    """The reading of one stream during one run. By default every query reads every row of its bank."""
-
-    notes: tuple[str, ...] = ()      # what a user should know about this run
-
-    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
-        """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
-        return attention(q, *bank.read(layer))
-
-    def reads(self, chunk: Chunk) -> Tensor | None:
-        """Of each latent frame of the take `[T]`, 0 to 1: by how many of the chunk's query frames, heads, layers and steps so far it was read.
-        None: by all, as far as the memory holds it."""
-        return None
-
-    def state(self) -> State:
-        """What this run must know between two chunks, so that a later run can go on from there."""
-        return {}
-
-    def restore(self, state: State):
-        """Take over what `state` gave; KVMemoryError where it cannot be that."""
-
-
-class Selection(ABC):
-    """Slot 2: what each query reads of what stayed."""
-
-    @abstractmethod
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun: ...
-
-    def check(self, geometry: Geometry, take: Take):
-        """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
-
-
-@dataclass(frozen=True)
-class ReadAll(Selection):
-    """Every query reads every row of its bank."""
-
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
-        return SelectionRun()
-
-
-def _full() -> Retention:
-    from .full import FullKV
-    return FullKV()
-
-
-def _clean_pass() -> Schedule:
-    from .clean_pass import CleanPass
-    return CleanPass()
-
-
-@dataclass(frozen=True)
-class KVPolicy:
-    """Four slots. Nodes hand a policy on with one of them changed, so graphs read left to right."""
-
-    retention: Retention = field(default_factory=_full)
-    selection: Selection = field(default_factory=ReadAll)
-    schedule: Schedule = field(default_factory=_clean_pass)
-    storage: Storage = field(default_factory=Storage)
-
-    def require_plain(self, schedule: Schedule):
-        """Raise ValueError when another slot is filled beside a schedule that keeps a history of its own."""
-        for slot, part, plain in (("selection", self.selection, ReadAll()), ("retention", self.retention, _full())):
-            if type(part) is not type(plain):
-                name = type(part).__name__
-                raise ValueError(f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} would have nothing to act on. "
-                                 f"Remove {name}, or use another schedule.")
-
-    def check(self, geometry: Geometry, take: Take):
-        """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or take."""
-        self.retention.check(geometry, take)
-        self.selection.check(geometry, take)
-        self.schedule.check(self, geometry, take)
-        self.storage.check(self, geometry, take)
-
-    def describe(self) -> dict:
-        """Name and parameters of each slot, for the stats."""
-        return {slot: {"name": type(part).__name__, **{f.name: getattr(part, f.name) for f in fields(part)}}
-                for slot, part in vars(self).items()}
