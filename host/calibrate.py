@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import comfy.samplers
 import comfy.utils
@@ -15,7 +16,8 @@ from torch import Tensor
 from ..kv_policies import HeadTable, KVPolicy
 from ..kv_policies.masked_head import MaskedHead
 from .backbone import require_wan
-from .heads import TABLES, check_name, model_name, save_json
+from .files import plain_name
+from .heads import TABLES, model_name, save_json
 from .profiles import ARProfile, profile_of
 from .take import sample_take
 
@@ -64,7 +66,7 @@ def predict(model, positive, negative, cfg: float, latents: Tensor, noise: Tenso
 
 
 def calibrate_heads(model, positive, latent: dict, *, seed: int, name: str, policy: KVPolicy | None = None, prefix: dict | None = None,
-                    control: Tensor | None = None, real=None, fake=None, negative=None, real_cfg: float = 3.0) -> tuple[HeadTable, str]:
+                    control: Tensor | None = None, real=None, fake=None, negative=None, real_cfg: float = 3.0) -> tuple[HeadTable, Path]:
     """Mask each head in a take of its own and measure the damage; return the table and the path it was written to.
 
     With both score models it is the Distribution Matching loss of the masked take, the paper's measure; else the mean squared
@@ -74,7 +76,7 @@ def calibrate_heads(model, positive, latent: dict, *, seed: int, name: str, poli
     if (real is None) != (fake is None):
         raise ValueError(f"Only the {'fake' if real is None else 'real'} score model is connected. The Distribution Matching loss needs both; "
                          "connect the other one, or none to measure the drift.")
-    check_name(name)
+    plain_name(name)
     policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
     critics = None if real is None else Critics(real, fake, positive, negative, real_cfg, seed)
     attention = require_wan(model).blocks

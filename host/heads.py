@@ -1,5 +1,6 @@
 """What is known of a model's heads: files in ComfyUI's folders, and how they are made from a model."""
 import os
+from pathlib import Path
 
 import folder_paths
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from ..kv_policies import HeadMap, HeadTable, KVPolicy
 from ..kv_policies.head_profile import HeadProfile, head_map_of
+from . import files
 from .profiles import profile_of
 from .take import sample_take
 
@@ -37,18 +39,16 @@ def load_head_table(name: str) -> HeadTable:
     return HeadTable.from_json(_read(TABLES, name), name)
 
 
-def check_name(name: str):
-    """Raise ValueError for a name that is no plain file name, before anything is measured for it."""
-    if not name.strip(" .") or not name.isprintable() or os.path.basename(name) != name or "\\" in name:
-        raise ValueError(f"name is {name!r}, and must be a plain file name; the folder is ours. Use letters, digits, '-' and '_'.")
+def stamp(folder: str, name: str) -> str:
+    """What changes when the file does."""
+    names_in(folder)
+    return files.stamp(folder, name)
 
 
-def save_json(folder: str, name: str, text: str) -> str:
+def save_json(folder: str, name: str, text: str) -> Path:
     """Write into the output folder under a name that is free; return the path."""
-    place, stem, counter, _, _ = folder_paths.get_save_image_path(os.path.join(folder, name), folder_paths.get_output_directory())
-    path = os.path.join(place, f"{stem}_{counter:05}_.json")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    path = files.free_path(os.path.join(folder, name), folder_paths.get_output_directory(), ".json")
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -58,10 +58,10 @@ def model_name(model) -> str:
 
 
 def profile_heads(model, positive, latent: dict, *, seed: int, static_share: float, name: str, prefix: dict | None = None,
-                  control: Tensor | None = None) -> tuple[HeadMap, Tensor, str]:
+                  control: Tensor | None = None) -> tuple[HeadMap, Tensor, Path]:
     """Sample a take with everything kept and watch its last chunk; return the map, the shares `[L, H]`, the mean over the batch, and the
     path that the map was written to."""
-    check_name(name)
+    files.plain_name(name)
     by_layer: dict[int, list[Tensor]] = {}
 
     def watch(layer: int, share: Tensor):

@@ -13,7 +13,7 @@ from ..kv_policies import KVMemoryError
 from ..kv_policies.state import count_of, part_of, tensor_of
 from ..rollout.memory_file import KVMemory, chunks_of
 from ..rollout.tree_file import load_tree, save_tree
-from .memory_files import free_path
+from .files import free_path
 from .stream_decode import StreamDecoder, require_causal
 from .video_file import append_pictures
 

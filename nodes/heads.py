@@ -3,7 +3,8 @@ import torch
 from comfy_api.latest import io
 
 from ..host.calibrate import calibrate_heads
-from ..host.heads import MAPS, TABLES, check_name, load_head_map, load_head_table, names_in, profile_heads
+from ..host.files import plain_name
+from ..host.heads import MAPS, TABLES, load_head_map, load_head_table, names_in, profile_heads, stamp
 from ..host.plots import plot_heads, save_preview
 from .constants import accepts
 from .sampler import control_input, policy_to_use, prefix_input
@@ -20,6 +21,10 @@ class LoadHeadMap(io.ComfyNode):
             inputs=[io.Combo.Input("head_map", options=names_in(MAPS),
                                    tooltip="A JSON file in models/kv_head_maps, or one that Profile Heads wrote.")],
             outputs=[HeadMapSocket.Output(display_name="head_map")])
+
+    @classmethod
+    def fingerprint_inputs(cls, head_map):
+        return stamp(MAPS, head_map)
 
     @classmethod
     def execute(cls, head_map):
@@ -49,7 +54,7 @@ class ProfileHeads(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name=None):
-        return accepts(cls, check_name, name=name)
+        return accepts(cls, plain_name, name=name)
 
     @classmethod
     def execute(cls, model, positive, latent, seed, static_share, name, prefix=None, control=None):
@@ -69,6 +74,10 @@ class LoadHeadTable(io.ComfyNode):
             inputs=[io.Combo.Input("head_table", options=names_in(TABLES),
                                    tooltip="A JSON file in models/kv_head_tables, or one that Calibrate Heads wrote.")],
             outputs=[HeadTableSocket.Output(display_name="head_table")])
+
+    @classmethod
+    def fingerprint_inputs(cls, head_table):
+        return stamp(TABLES, head_table)
 
     @classmethod
     def execute(cls, head_table):
@@ -102,7 +111,7 @@ class CalibrateHeads(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, name=None):
-        return accepts(cls, check_name, name=name)
+        return accepts(cls, plain_name, name=name)
 
     @classmethod
     def execute(cls, model, positive, latent, seed, name, real_cfg, kv_policy=None, prefix=None, control=None, real_score=None, fake_score=None,

@@ -2,6 +2,7 @@
 from comfy_api.latest import io
 
 from ..host import memory_files
+from ..host.files import plain_prefix
 from ..host.memory_wire import kept
 from .constants import accepts
 from .sockets import CATEGORY, KVMemorySocket
@@ -22,7 +23,7 @@ class SaveKVMemory(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, filename_prefix=None):
-        return accepts(cls, memory_files.plain_prefix, filename_prefix=filename_prefix)
+        return accepts(cls, plain_prefix, filename_prefix=filename_prefix)
 
     @classmethod
     def execute(cls, kv_memory, filename_prefix):

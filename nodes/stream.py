@@ -1,7 +1,7 @@
 """Endless takes: into a file while they are made."""
 from comfy_api.latest import io
 
-from ..host.memory_files import plain_prefix
+from ..host.files import plain_prefix
 from ..host.stream import StreamToFile
 from .constants import accepts
 from .sockets import CATEGORY, StreamSocket

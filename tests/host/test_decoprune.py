@@ -12,6 +12,7 @@ import torch  # noqa: E402
 from keepsake.host.heads import load_head_map, profile_heads  # noqa: E402
 from keepsake.host.plots import plot_stats  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune  # noqa: E402
+from keepsake.nodes.heads import LoadHeadMap  # noqa: E402
 
 HALF = dict(mode="target_keep", target_keep=.5)
 
@@ -77,11 +78,16 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
     latent = {"samples": torch.zeros(2, 16, 14, 6, 10)}
     head_map, shares, path = profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name="tiny")
     assert shares.shape == (3, 4) and 0 < shares.min() <= shares.max() < 1
-    assert load_head_map("tiny_00001_.json") == head_map and path.endswith("tiny_00001_.json")
+    assert load_head_map("tiny_00001_.json") == head_map and path.name == "tiny_00001_.json"
     assert "demo_world.json" in folder_paths.get_filename_list("kv_head_maps")
+    before = LoadHeadMap.fingerprint_inputs("tiny_00001_.json")
+    path.write_text(path.read_text().replace("1", "2"))          # by hand: the host reads it again
+    assert LoadHeadMap.fingerprint_inputs("tiny_00001_.json") != before
     for name in ("", "..", "../escape", "a/b", "a\nb"):
         with pytest.raises(ValueError, match=re.escape(f"name is {name!r}, and must be a plain file name")):
             profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name=name)
+    with pytest.raises(ValueError, match="name has a name of 300 bytes"):        # and not after the measurement
+        profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=.4, name="x" * 300)
     some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
     out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
     assert torch.isfinite(out).all() and len(stats.chunks[-1].bank_tokens) == 2

@@ -201,7 +201,7 @@ def test_a_batch_keeps_no_memory_and_goes_on_from_none(model, tmp_path):
 
 
 def test_names_stay_in_the_folder(tmp_path):
-    from keepsake.host.memory_files import free_path
+    from keepsake.host.files import free_path
 
     for name in ("../x", "/etc/x", "a/../../x", "..", "", ".", "\n", " ", "a\nb"):
         with pytest.raises(ValueError, match="must name a file below"):
