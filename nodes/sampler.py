@@ -30,6 +30,16 @@ def drop_given_input():
                                     "join shows: for one without a seam decode everything, then drop the first 1 + 4 (given latents - 1) pictures.")
 
 
+def stop_after_input():
+    return io.Int.Input("stop_after", default=0, min=0, max=0x7fffffff, optional=True,
+                        tooltip="Stop with the chunk that reaches this latent frame of the take; 0 makes all of it.")
+
+
+def memory_input():
+    return KVMemorySocket.Input("kv_memory", optional=True,
+                                tooltip="Carry on from here, with the same model, policy, seed, steps and size; the prompt may change.")
+
+
 class ARVideoSamplerNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
@@ -52,12 +62,10 @@ class ARVideoSamplerNode(io.ComfyNode):
                 control_input(),
                 io.Sigmas.Input("sigmas", optional=True, tooltip="Noise levels of a chunk's steps; open: from steps and the model's shift."),
                 drop_given_input(),
-                io.Int.Input("stop_after", default=0, min=0, max=0x7fffffff, optional=True,
-                             tooltip="Stop with the chunk that reaches this latent frame of the take; 0 makes all of it."),
+                stop_after_input(),
                 io.Boolean.Input("keep_memory", default=False, optional=True,
                                  tooltip="Copy what the take needs to go on, for Save KV Memory or another sampler. It lies in main memory."),
-                KVMemorySocket.Input("kv_memory", optional=True,
-                                     tooltip="Carry on from here, with the same model, policy, seed, steps and size; the prompt may change."),
+                memory_input(),
                 StreamSocket.Input("stream", optional=True, tooltip="Write the take into a video file while it is made (AR Video Stream To File)."),
             ],
             outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats"),
@@ -85,9 +93,10 @@ class ARVideoSamplerSelect(io.ComfyNode):
             description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with its noise, sigmas and guiders of one model. "
                         "The model must come from AR Video Model Loader, AR Profile or Demo World.",
             search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
-            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input(), drop_given_input()],
+            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input(), drop_given_input(), stop_after_input(), memory_input()],
             outputs=[io.Sampler.Output(display_name="sampler")])
 
     @classmethod
-    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None, drop_given=False):
-        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control, drop_given=drop_given))
+    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None, drop_given=False, stop_after=0, kv_memory=None):
+        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control, drop_given=drop_given,
+                                            memory=kept(kv_memory), stop_after=stop_after))
