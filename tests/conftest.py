@@ -11,6 +11,10 @@ HOST = use_host("--cpu")
 load_pack()
 
 
+def pytest_addoption(parser):
+    parser.addoption("--draws", type=int, default=25, help="policies that the tests draw at random")
+
+
 @pytest.fixture(scope="session")
 def host_path():
     return Path(HOST)

@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     KVStorage,
     RollingForcing,
     SinkWindow,
+    Take,
 )
 from keepsake.rollout.memory_file import load_memory, save_memory
 from keepsake.rollout.timeline import PromptStart
@@ -33,42 +34,54 @@ POLICIES = [*HELD, *(KVPolicy(retention) for retention in CASES), *(KVPolicy(sch
             KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6))]
 
 
-def in_runs(policy, stops, path, **options):
-    """The take in several runs, each going on from the file of the one before: latents, and the last run's trace."""
+def in_runs(policy, stops, path, later=None, **options):
+    """The take in several runs, each going on from the file of the one before, under the policy `later`: latents, and the last run's trace."""
     memory = None
     for stop in (*stops, 0):
         kept = []
         out, trace, _ = fake.take(policy, memory=memory, stop_after=stop, on_memory=kept.append, **options)
         save_memory(kept[0], path)
-        memory = load_memory(path)
+        memory, policy = load_memory(path), later or policy
     return out, trace
+
+
+def draw_take(policy, draw, most_frames=14):
+    """A take of the policy, as `fake.take` has it. ValueError where the policy cannot make it."""
+    frames = draw.randint(6, most_frames)
+    options = dict(frames=frames, chunk_frames=draw.randint(1, 3), streams=draw.choice([("a",), ("a", "b")]),
+                   sigmas=draw.choice([(1., .5, 0.), (1., .8, .5, 0.), (1., .95, .9, .5, 0.)]),
+                   starts=draw.choice([(), (), (PromptStart(frames // 3, draw.choice(["swap", "recache", "cut"]), recache_frames=4),
+                                                PromptStart(2 * frames // 3, draw.choice(["swap", "recache"]), recache_frames=6))]),
+                   prefix=draw.choice([None, fake.noise_of(draw.randint(1, 3), seed=9)]))
+    if any(start.mode not in policy.schedule.switches for start in options["starts"]):
+        options["starts"] = (PromptStart(frames // 2),) * ("swap" in policy.schedule.switches)
+    given = 0 if options["prefix"] is None else options["prefix"].shape[2]
+    policy.check(fake.geometry(options["chunk_frames"]), Take(frames, given, options["sigmas"], 1))
+    return options
+
+
+def compare(policy, draw, options, path, later=None):
+    """The take in one run, and in two or three at drawn stops, those after the first under the policy `later`."""
+    frames, given = options["frames"], 0 if options["prefix"] is None else options["prefix"].shape[2]
+    stops = sorted(draw.sample(range(given + 1, frames), draw.choice([1, 2])))
+    straight, trace, _ = fake.take(policy, **options)
+    made = [row.start_frame for row in trace.rows]
+    # A stop in the chunk in which the one before it ended, or in the last one, would leave nothing to make.
+    reached = [sum(start < stop for start in made) for stop in stops]
+    stops = [stop for i, stop in enumerate(stops) if reached[i] < len(made) and reached[i] not in reached[:i]]
+    resumed, again = in_runs(policy, stops, path, later, **options)
+    last = again.rows[0].start_frame
+    assert torch.equal(resumed, straight), options | {"stops": stops}
+    assert [(row.start_frame, row.kept_tokens) for row in again.rows] == [(row.start_frame, row.kept_tokens) for row in trace.rows
+                                                                           if row.start_frame >= last]
+    assert torch.equal(*(one.memory_maps[0].at(one.rows[-1]) for one in (again, trace))), options | {"stops": stops}
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{policy.retention} {policy.selection} {policy.schedule} {policy.storage}")
 def test_resumed_equals_straight(policy, tmp_path):
     draw = random.Random(repr(policy))
     for _ in range(5):
-        frames = draw.randint(6, 14)
-        options = dict(frames=frames, chunk_frames=draw.randint(1, 3), streams=draw.choice([("a",), ("a", "b")]),
-                       sigmas=draw.choice([(1., .5, 0.), (1., .8, .5, 0.), (1., .95, .9, .5, 0.)]),
-                       starts=draw.choice([(), (), (PromptStart(frames // 3, draw.choice(["swap", "recache", "cut"]), recache_frames=4),
-                                                    PromptStart(2 * frames // 3, draw.choice(["swap", "recache"]), recache_frames=6))]),
-                       prefix=draw.choice([None, fake.noise_of(draw.randint(1, 3), seed=9)]))
-        if any(start.mode not in policy.schedule.switches for start in options["starts"]):
-            options["starts"] = (PromptStart(frames // 2),) * ("swap" in policy.schedule.switches)
-        given = 0 if options["prefix"] is None else options["prefix"].shape[2]
-        stops = sorted(draw.sample(range(given + 1, frames), draw.choice([1, 2])))
-        straight, trace, _ = fake.take(policy, **options)
-        made = [row.start_frame for row in trace.rows]
-        # A stop in the chunk in which the one before it ended, or in the last one, would leave nothing to make.
-        reached = [sum(start < stop for start in made) for stop in stops]
-        stops = [stop for i, stop in enumerate(stops) if reached[i] < len(made) and reached[i] not in reached[:i]]
-        resumed, again = in_runs(policy, stops, tmp_path / "memory.safetensors", **options)
-        last = again.rows[0].start_frame
-        assert torch.equal(resumed, straight), options | {"stops": stops}
-        assert [(row.start_frame, row.kept_tokens) for row in again.rows] == [(row.start_frame, row.kept_tokens) for row in trace.rows
-                                                                               if row.start_frame >= last]
-        assert torch.equal(*(one.memory_maps[0].at(one.rows[-1]) for one in (again, trace))), options | {"stops": stops}
+        compare(policy, draw, draw_take(policy, draw), tmp_path / "memory.safetensors")
 
 
 def test_a_take_can_be_extended_and_its_short_last_chunk_stays(tmp_path):
