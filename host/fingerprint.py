@@ -13,8 +13,10 @@ def fingerprint(model) -> str:
     patches = {key.removeprefix("diffusion_model."): entries for key, entries in model.patches.items()}
     for name, weight in sorted(backbone.named_parameters()):
         told.update(f"{name} {tuple(weight.shape)}".encode())
-        # Norms and biases are kept in full by every quantiser; what a LoRA changes may be patched in place or not at the moment.
-        if ("norm" in name or name.endswith("bias")) and name not in patches:
+        original = model.backup.get(f"diffusion_model.{name}")       # where the host has patched this one, or another clone's patches, in place
+        weight = weight if original is None else original.weight
+        # What a quantiser packs is of a class of its own, and not unpacked for this; norms and biases it keeps in full.
+        if type(weight.data) is Tensor or "norm" in name or name.endswith("bias"):
             _add(told, weight)
     for name, entries in sorted(patches.items()):
         for strength, patch, *_ in entries:

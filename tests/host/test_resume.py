@@ -11,10 +11,14 @@ if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import comfy.model_management  # noqa: E402
+import comfy.sample  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import outer_sample  # noqa: E402
+from keepsake.host.fingerprint import fingerprint  # noqa: E402
+from keepsake.host.memory_wire import NOT_KEPT  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, KVStorage, RollingForcing, SinkWindow  # noqa: E402
+from keepsake.nodes.sampler import ARVideoSamplerSelect  # noqa: E402
 from keepsake.rollout.memory_file import load_memory, save_memory  # noqa: E402
 
 FLASH = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)
@@ -98,6 +102,21 @@ torch.save(out["samples"], {str(tmp_path / "out.pt")!r})
     assert torch.equal(torch.load(tmp_path / "out.pt", weights_only=True), whole["samples"])
 
 
+def test_the_sampler_for_samplercustomadvanced_stops_and_goes_on_too(model, tmp_path):
+    """Its noise and sigmas come from the host's nodes."""
+    def select(**options):
+        sampler = ARVideoSamplerSelect.execute(CHUNK, KVPolicy(SinkWindow(1, 6)), **options).result[0]
+        noise = comfy.sample.prepare_noise(torch.zeros(1, 16, FRAMES, 4, 6), SEED)
+        return tiny.guide(model, sampler, noise, tiny.prompt(1), tiny.prompt(2), steps=3, seed=SEED)
+
+    whole, _ = make(model, KVPolicy(SinkWindow(1, 6)))
+    part, memory = saved(model, tmp_path / "m.safetensors", policy=KVPolicy(SinkWindow(1, 6)))
+    assert torch.equal(select(stop_after=5), part["samples"]) and torch.equal(select(kv_memory=memory), whole["samples"])
+    assert torch.equal(select(kv_memory=memory, stop_after=7), whole["samples"][:, :, :8])
+    with pytest.raises(ValueError, match="kept no KV memory"):
+        select(kv_memory=NOT_KEPT)
+
+
 def test_one_memory_under_two_prompts_branches_and_says_so(model, tmp_path):
     part, memory = saved(model, tmp_path / "m.safetensors")
     branches = [make(model, prompt=prompt, memory=memory) for prompt in (1, 5, 5)]
@@ -176,6 +195,26 @@ def test_another_model_and_another_lora_are_refused(model, tmp_path):
         make(lora, memory=memory)
     _, memory = saved(lora, tmp_path / "m.safetensors")
     make(lora, memory=memory)
+
+
+def test_a_checkpoint_with_a_merged_lora_is_refused(model, tmp_path):
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    merged = tiny.tiny_model(layers=2)
+    merged.model.diffusion_model.blocks[1].self_attn.q.weight.data += .01
+    with pytest.raises(KVMemoryError, match="weights of the fingerprint"):
+        make(tiny.prepared(merged), memory=memory)
+
+
+def test_a_fingerprint_does_not_tell_what_is_loaded():
+    model, name = tiny.prepared(tiny.tiny_model(layers=2)), "diffusion_model.blocks.0.self_attn.q.weight"
+    lora = model.clone()
+    lora.add_patches({name: (torch.ones(64, 64) * .01,)}, .5)
+    before, attention = [fingerprint(each) for each in (model, lora)], model.model.diffusion_model.blocks[0].self_attn
+    plain = attention.q.weight.clone()
+    for loaded in (lora, model, lora):
+        make(loaded, frames=2)
+        assert torch.equal(attention.q.weight, plain) == (loaded is model)       # the host patches in place
+        assert [fingerprint(each) for each in (model, lora)] == before and before[0] != before[1]
 
 
 def test_flash_forward_does_not_change_its_length(model, tmp_path):
