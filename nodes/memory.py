@@ -35,7 +35,7 @@ class LoadKVMemory(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeLoadKVMemory", display_name="Load KV Memory", category=CATEGORY,
+            node_id="KeepsakeLoadKVMemory", display_name="Load KV Memory", category=CATEGORY, has_intermediate_output=True,
             description="Reads a file that Save KV Memory wrote; the AR Video Sampler carries on from it.",
             search_aliases=["load KV cache", "continue a take", "resume"],
             inputs=[io.Combo.Input("memory_file", options=memory_files.memories(), tooltip="A file in output/kv_memory.")],

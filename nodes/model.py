@@ -15,7 +15,7 @@ class ARVideoModelLoader(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARVideoModelLoader", display_name="AR Video Model Loader", category=CATEGORY,
+            node_id="KeepsakeARVideoModelLoader", display_name="AR Video Model Loader", category=CATEGORY, has_intermediate_output=True,
             description="Loads an autoregressive Wan video model and gives it the AR profile it was trained with.",
             search_aliases=["Self-Forcing", "Causal-Forcing", "LongLive", "Wan", "autoregressive", "load diffusion model"],
             inputs=[
@@ -43,7 +43,7 @@ class ARProfileNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARProfile", display_name="AR Profile", category=CATEGORY,
+            node_id="KeepsakeARProfile", display_name="AR Profile", category=CATEGORY, has_intermediate_output=True,
             description="Prepares any Wan MODEL (GGUF, fp8, with LoRAs) for AR sampling and says how it was trained to be rolled out.",
             search_aliases=["AR settings", "chunk size", "num_frame_per_block", "causal", "GGUF"],
             inputs=[

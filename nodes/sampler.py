@@ -44,7 +44,7 @@ class ARVideoSamplerNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARVideoSampler", display_name="AR Video Sampler", category=CATEGORY,
+            node_id="KeepsakeARVideoSampler", display_name="AR Video Sampler", category=CATEGORY, has_intermediate_output=True,
             description="Makes a take chunk by chunk; each chunk attends to what the KV policy kept of the ones before.",
             search_aliases=["autoregressive sampler", "Self-Forcing sampler", "long video", "KV cache", "chunk sampler"],
             inputs=[

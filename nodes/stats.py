@@ -29,7 +29,7 @@ class KVMemoryMap(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeKVMemoryMap", display_name="KV Memory Map", category=CATEGORY,
+            node_id="KeepsakeKVMemoryMap", display_name="KV Memory Map", category=CATEGORY, has_intermediate_output=True,
             description="The take's frames with the tokens lit that its last chunk could still read; what was dropped is dim and grey. Or, chunk by "
                         "chunk, what was in memory then.",
             search_aliases=["memory map", "kept tokens", "attention mask video", "what the model remembers"],

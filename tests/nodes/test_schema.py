@@ -1,5 +1,6 @@
 """Saved workflows are a promise: ids, inputs, defaults and their order stay as landed."""
 import asyncio
+import inspect
 import json
 import os
 from pathlib import Path
@@ -59,6 +60,13 @@ def test_a_node_says_what_it_is(node):
         assert part.tooltip or part.get_io_type() in ("MODEL", "CONDITIONING", "KEEPSAKE_KV_STATS") or part.id == "seed", part.id
         if part.get_io_type() in ("INT", "FLOAT"):
             assert part.as_dict()["min"] <= part.as_dict()["default"] <= part.as_dict()["max"]
+
+
+@pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
+def test_what_a_node_shows_is_in_every_result(node):
+    """Of a node that is neither, the host leaves it out of a run that takes the node's outputs from its cache."""
+    schema = node.define_schema()
+    assert ("ui=" in inspect.getsource(node.execute)) == (schema.is_output_node or schema.has_intermediate_output)
 
 
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
