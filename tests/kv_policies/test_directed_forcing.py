@@ -18,7 +18,8 @@ from keepsake.kv_policies import (
     Storage,
     Take,
 )
-from keepsake.kv_policies.directed_forcing import choose_frames, history_of, z_score
+from keepsake.kv_policies.directed_forcing import choose_frames
+from keepsake.kv_policies.frame_scores import history_of, z_score
 from keepsake.kv_policies.masked_head import MaskedHead
 
 from .. import fake
@@ -230,6 +231,6 @@ def test_a_masked_head_says_nothing():
 
 def test_the_sink_frames_are_the_first_of_the_shot():
     bank = bank_of(5)
-    assert history_of((), bank, GEOMETRY, 0).sinks == 3
+    assert history_of(bank, GEOMETRY, 0).sinks == 3
     bank.frame += 7                      # the history begins where its shot does
-    assert history_of((), bank, GEOMETRY, 7).sinks == 3
+    assert history_of(bank, GEOMETRY, 7).sinks == 3
