@@ -2,7 +2,7 @@
 from torch import Tensor
 
 from ..kv_policies import Chunk
-from ..rollout.loop import Model
+from ..rollout.rollout import Model
 
 
 def refine_first_chunk(model: Model, chunks: list[Chunk], sigmas: Tensor, longer: Tensor) -> Model:

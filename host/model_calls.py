@@ -12,7 +12,7 @@ from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ..kv_policies import Chunk, Forward
-from ..rollout.loop import Model
+from ..rollout.rollout import Model
 from ..rollout.session import Session
 from .attention import RUN
 from .backbone import rotation

@@ -3,7 +3,7 @@ from torch import Tensor
 
 from ..kv_policies import Forward
 from ..kv_policies.flash_forward import ANCHORS
-from ..rollout.loop import Model
+from ..rollout.rollout import Model
 from ..rollout.session import Session
 from .conditioning import conditioning_of_item
 from .devices import guiders_of_lanes

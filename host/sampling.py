@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, KVPolicy
 from ..rollout.chunks import in_pieces
-from ..rollout.loop import Rollout, run
+from ..rollout.loop import run
 from ..rollout.memory_file import KVMemory
+from ..rollout.rollout import Rollout
 from ..rollout.session import Session
 from ..rollout.stats import KVStats
 from ..rollout.trace import Trace

@@ -1,6 +1,7 @@
 """A bank's rows in fewer bits, but for the first and the latest (KIVI, arXiv 2402.02750)."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,13 @@ class CodedPages(Pages):
         behind = self.room.sink - self.sink - self.count
         return slice(rows.start + behind, rows.stop + behind)
 
+    def _full(self, rows: slice) -> Iterator[tuple[slice, slice]]:
+        """The parts of `rows` in full precision, before and behind the coded ones, each with the slots that it lies in."""
+        first, latest = slice(rows.start, min(rows.stop, self.sink)), slice(max(rows.start, self.sink + self.count), rows.stop)
+        for part, slots in ((first, first), (latest, self._slots(latest))):
+            if part.start < part.stop:
+                yield part, slots
+
     def _decode_values(self, rows: slice) -> Tensor:
         return self.values.read(rows, self.values.scale[rows], self.values.zero[rows])
 
@@ -66,13 +74,12 @@ class CodedPages(Pages):
         """Rows put together in the buffer, which the next read of any layer overwrites."""
         count, (_, _, heads, head_dim) = rows.stop - rows.start, self.k.shape
         out = tuple(side[:count * heads * head_dim].view(1, count, heads, head_dim) for side in (self.buffer.k, self.buffer.v))
-        end = self.sink + self.count
-        for first, last, slots in ((rows.start, min(rows.stop, self.sink), slice), (max(rows.start, end), rows.stop, lambda *part: self._slots(slice(*part)))):
-            if first < last:
-                for side, held in zip(out, super().read(slots(first, last))):
-                    side[:, first - rows.start:last - rows.start] = held
-        for first in range(max(rows.start, self.sink), min(rows.stop, end), AT_ONCE):
-            last = min(first + AT_ONCE, rows.stop, end)
+        for part, slots in self._full(rows):
+            for side, held in zip(out, super().read(slots)):
+                side[:, part.start - rows.start:part.stop - rows.start] = held
+        end = min(rows.stop, self.sink + self.count)
+        for first in range(max(rows.start, self.sink), end, AT_ONCE):
+            last = min(first + AT_ONCE, end)
             for side, decode in zip(out, (self.keys.decode, self._decode_values)):
                 side[0, first - rows.start:last - rows.start] = decode(slice(first - self.sink, last - self.sink))
         return out
@@ -119,11 +126,10 @@ class CodedPages(Pages):
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         """Full keys as ever; coded ones are read, turned and written anew in their groups."""
         done = self.sink + self.count
-        for first, last, slots in ((rows.start, min(rows.stop, self.sink), slice), (max(rows.start, done), rows.stop, lambda *part: self._slots(slice(*part)))):
-            if first < last:
-                part, place = slice(first - rows.start, last - rows.start), slots(first, last)
-                source = self.held[:, first:last] if rows.stop <= self.held.shape[1] else self.k[:, place]
-                self.k[:, place] = turn(source, cos[part], sin[part])
+        for part, slots in self._full(rows):
+            angles = slice(part.start - rows.start, part.stop - rows.start)
+            source = self.held[:, part] if rows.stop <= self.held.shape[1] else self.k[:, slots]
+            self.k[:, slots] = turn(source, cos[angles], sin[angles])
         if self.count and rows.start < done and rows.stop > self.sink:
             if rows.stop < done or rows.start > self.sink:
                 raise RuntimeError("A KV policy turned some of the keys that are held in fewer bits; only all of them can be turned.")

@@ -50,7 +50,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        """Yield each chunk of `rollout.piece` with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.loop.Rollout`.
+        """Yield each chunk of `rollout.piece` with its finished latents `[1, C, F, 2h, 2w]`; `rollout` is a `rollout.rollout.Rollout`.
 
         A take is made in one piece or in several. Between two of them it can be saved: the caches, the streams' runs and `rollout.carried`
         are then all that the next piece may build on.

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import Forward, Storage
-from .loop import Model, Rollout, run
+from .loop import run
 from .memory_file import KVMemory, stream_name
 from .outline import Outline
+from .rollout import Model, Rollout
 from .session import Session
 from .stats import ChunkRow
 from .trace import Trace

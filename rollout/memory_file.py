@@ -1,6 +1,7 @@
 """A take's memory between two runs: a value, and one safetensors file of it (tensors, and a JSON header)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,14 @@ class KVMemory:
     prefix: Tensor | None            # [1, C, P, 2h, 2w]: the given latents as they came
     streams: State                   # caches and runs, see `Session.state`
     carried: dict[str, Tensor]       # see `Rollout.carried`
+
+    @classmethod
+    def copied(cls, about: State, chunks: Sequence[Chunk], latents: Tensor, prefix: Tensor | None, streams: State, carried: dict[str, Tensor]) -> KVMemory:
+        """Of a run, whose tensors go with it; `streams` are copies already."""
+        def copy(x: Tensor) -> Tensor:
+            return x.to("cpu", copy=True)
+
+        return cls(about, tuple(chunks), copy(latents), None if prefix is None else copy(prefix), streams, {name: copy(x) for name, x in carried.items()})
 
     @property
     def frames(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..kv_policies import Bank, Pages, Storage
+from ..kv_policies import Bank, Pages, State, Storage
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,36 @@ class Outline(Storage):
 
 
 class OutlinePages(Pages):
+    """Sizes are the other pages' own; nothing is written, moved or turned."""
+
     place = torch.device("cpu")
 
     def __init__(self, pages: Pages):
-        self.hold, self.grow, self.restore, self.nbytes, self.host_bytes = pages.hold, pages.grow, pages.restore, pages.nbytes, pages.host_bytes
+        self.pages = pages
 
-    def write(self, *written): ...
+    def write(self, rows: slice, k: Tensor, v: Tensor): ...
 
-    def gather(self, *moved): ...
+    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]): ...
 
-    def turn(self, *turned): ...
+    def turn(self, rows: slice, cos: Tensor, sin: Tensor): ...
 
-    def settle(self, *settled): ...
+    def settle(self, sink: int, settled: int, length: int): ...
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Zeros of one channel, for a policy that looks at keys."""
         return (torch.zeros(1, rows.stop - rows.start, 1, 1),) * 2
+
+    def hold(self, count: int):
+        self.pages.hold(count)
+
+    def grow(self, capacity: int, length: int):
+        self.pages.grow(capacity, length)
+
+    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
+        return self.pages.restore(state, length, held)
+
+    def nbytes(self) -> int:
+        return self.pages.nbytes()
+
+    def host_bytes(self) -> int:
+        return self.pages.host_bytes()

@@ -5,7 +5,8 @@ import torch
 from keepsake.kv_policies import Geometry, Take
 from keepsake.kv_policies.rope import rotate_in_time
 from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
-from keepsake.rollout.loop import Model, Rollout, run
+from keepsake.rollout.loop import run
+from keepsake.rollout.rollout import Model, Rollout
 from keepsake.rollout.session import Session
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 from keepsake.rollout.trace import Trace

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import torch
 from keepsake.kv_policies import HISTORY, CleanPass
-from keepsake.rollout.loop import Model
+from keepsake.rollout.rollout import Model
 
 
 @dataclass(frozen=True)

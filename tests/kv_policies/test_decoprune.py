@@ -6,7 +6,8 @@ import torch
 from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, Take
 from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.loop import Model, Rollout, run
+from keepsake.rollout.loop import run
+from keepsake.rollout.rollout import Model, Rollout
 from keepsake.rollout.session import Session
 from keepsake.rollout.trace import Trace
 

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, SinkWindow
-from keepsake.rollout import loop
+from keepsake.rollout import rollout
 from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
@@ -14,7 +14,7 @@ ONE_STEP = (1., 0.)              # no re-noising, whose draws are numbered by ge
 @pytest.fixture
 def recached(monkeypatch):
     """What stood before and after each recache: (frames run again, what was before, what was after) of each bank."""
-    seen, real = [], loop.recache
+    seen, real = [], rollout.recache
 
     def state(session):
         return [(bank.names(), bank.position[:bank.length].clone(), [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)])
@@ -26,7 +26,7 @@ def recached(monkeypatch):
         seen.extend((frames, *pair) for pair in zip(before, state(session)))
         return frames
 
-    monkeypatch.setattr(loop, "recache", spy)
+    monkeypatch.setattr(rollout, "recache", spy)
     return seen
 
 
