@@ -4,28 +4,29 @@
 `sink_window_flat`: whether a window's time per chunk stays flat; median seconds of the last third of the chunks over those of the
 chunks from the 30th on to there.
 
---policy decoprune instead: the continuation after a minute of context at real token counts, FullKV's seconds over DeCoPrune's: 240 latent
-frames of 1560 tokens (832x480), chunks of 3, 4 steps. One layer with one head of 128 channels, in bf16, so that it fits. By the width of the
-feed-forward, FullKV's linear work to its attention is 1 to 11 in FLOPs; the 14B backbone's shapes give 1 to `attention_over_linear_14b`,
-which would favour DeCoPrune more. Random weights predict nothing, so DeCoPrune keeps a fixed share of each chunk, such that the paper's 85.4 %
-of the history are pruned, sink and latest chunks included. The context is filled in: the policy scores, records and compacts each of its
-chunks as in any take, but keys and values are random numbers under the right token names, not the outcome of a clean pass, and nothing
-is probed. The continuation is real: two chunks, the first with its clean pass.
+--policy decoprune (sink_window, fp8, int8, int4) instead: the continuation after a minute of context at real token counts, FullKV's seconds over
+the policy's: 240 latent frames of 1560 tokens (832x480), chunks of 3, 4 steps. One layer with one head of 128 channels, in bf16, so that it fits.
+By the width of the feed-forward, FullKV's linear work to its attention is 1 to 11 in FLOPs; the 14B backbone's shapes give 1 to
+`attention_over_linear_14b`, which would favour a pruning policy more. Random weights predict nothing, so DeCoPrune keeps a fixed share of each
+chunk, such that the paper's 85.4 % of the history are pruned, sink and latest chunks included. The context is filled in: the policy scores,
+records and compacts each of its chunks as in any take, but keys and values are random numbers under the right token names, not the outcome of a
+clean pass, and nothing is probed. The continuation is real: two chunks, the first with its clean pass.
 `cpu_speedup`: the same from the process's CPU seconds, which other work on the machine disturbs less; `flops_speedup`: what the work says.
 `policy_share`: scoring and compaction over all seconds of the continuation.
 `policy_context_seconds`: the same work, summed over the context's chunks.
 """
 import statistics
 import time
+from dataclasses import replace
 
 import _common as common
 
 args = common.start(__doc__, host_flags=lambda args: [common.SDPA] if args.policy else [],
-                    policy={"choices": ["decoprune"], "help": "compare the continuation after a long context with FullKV's"})
+                    policy={"choices": ["decoprune", "sink_window", "fp8", "int8", "int4"], "help": "compare the continuation after a long context with FullKV's"})
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from filled import FilledContext  # noqa: E402
-from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, SinkWindow  # noqa: E402
+from keepsake.kv_policies import DeCoPrune, KVPolicy, KVStorage, SinkWindow  # noqa: E402
 
 HEIGHT, WIDTH, CHUNK = 60, 104, 3            # latents of 832x480; latent frames
 FRAME_TOKENS = HEIGHT // 2 * WIDTH // 2
@@ -79,11 +80,13 @@ def continuation() -> list[dict]:
     noise, prefix = tiny.noise_of(context + new, HEIGHT, WIDTH), tiny.noise_of(context, HEIGHT, WIDTH, seed=4)
     whole = DeCoPrune.sink_chunks + DeCoPrune.dense_chunks
     keep = max(0., ((1 - PRUNE_RATIO) * chunks - whole) / (chunks - whole))
+    compared = {"decoprune": KVPolicy(DeCoPrune("target_keep", target_keep=keep)), "sink_window": KVPolicy(SinkWindow(3, 21)),
+                **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")}}[args.policy]
 
-    def run(retention):
+    def run(policy):
         """Stats of a take, and the process's CPU seconds over its continuation."""
         told, marks = [], []
-        tiny.ours(model, noise, CHUNK, KVPolicy(retention, schedule=FilledContext()), prefix=prefix, on_stats=told.append,
+        tiny.ours(model, noise, CHUNK, replace(policy, schedule=FilledContext()), prefix=prefix, on_stats=told.append,
                   callback=lambda *_: marks.append(time.process_time()))     # once for each given chunk and each step
         return told[0], marks[-1] - marks[chunks - 1]
 
@@ -95,23 +98,23 @@ def continuation() -> list[dict]:
     policy, ratios, cpu_ratios = [], [], []
     for pair in range(pairs):
         if pair % 2:
-            (pruned, pruned_cpu), (full, full_cpu) = run(DeCoPrune("target_keep", target_keep=keep)), run(FullKV())
+            (ours, ours_cpu), (full, full_cpu) = run(compared), run(KVPolicy())
         else:
-            (full, full_cpu), (pruned, pruned_cpu) = run(FullKV()), run(DeCoPrune("target_keep", target_keep=keep))
-        policy.append(pruned)
-        ratios.append(total(full) / total(pruned))
-        cpu_ratios.append(full_cpu / pruned_cpu)
-        print(f"pair {pair + 1} of {pairs}: FullKV {total(full):.1f} s (CPU {full_cpu:.1f} s), DeCoPrune {total(pruned):.1f} s "
-              f"(CPU {pruned_cpu:.1f} s)", flush=True)
-    history, own = tokens * (1 - pruned.prune_ratio), CHUNK * FRAME_TOKENS
+            (full, full_cpu), (ours, ours_cpu) = run(KVPolicy()), run(compared)
+        policy.append(ours)
+        ratios.append(total(full) / total(ours))
+        cpu_ratios.append(full_cpu / ours_cpu)
+        print(f"pair {pair + 1} of {pairs}: FullKV {total(full):.1f} s (CPU {full_cpu:.1f} s), {args.policy} {total(ours):.1f} s "
+              f"(CPU {ours_cpu:.1f} s)", flush=True)
+    history, own = tokens * (1 - ours.prune_ratio), CHUNK * FRAME_TOKENS
     (linear, attention), (linear_14b, attention_14b) = work(DIM, ffn_dim, tokens), work(5120, 13824, tokens)
-    return [{"case": "decoprune_continuation", "speedup": statistics.median(ratios), "cpu_speedup": statistics.median(cpu_ratios),
-             "prune_ratio": pruned.prune_ratio,
+    return [{"case": f"{args.policy}_continuation", "speedup": statistics.median(ratios), "cpu_speedup": statistics.median(cpu_ratios),
+             "prune_ratio": ours.prune_ratio,
              "flops_speedup": sum(work(DIM, ffn_dim, tokens + own)) / sum(work(DIM, ffn_dim, history + own)),
              "policy_share": statistics.median(total(stats, "policy") / total(stats) for stats in policy),
              "policy_context_seconds": statistics.median(total(stats, "policy", given=True) for stats in policy),
              "attention_over_linear": attention / linear, "attention_over_linear_14b": attention_14b / linear_14b,
-             "dtype": pruned.dtype, "threads": torch.get_num_threads(), "speedups": ratios,
+             "dtype": ours.dtype, "threads": torch.get_num_threads(), "speedups": ratios,
              "cpu_speedups": cpu_ratios}]
 
 
