@@ -5,7 +5,9 @@ from pathlib import Path
 
 import folder_paths
 
+from ..kv_policies import KVMemoryError
 from ..rollout.memory_file import KVMemory, load_memory, save_memory
+from ..rollout.tree_file import partial_of
 from . import files
 
 FOLDER, SUFFIX = "kv_memory", ".safetensors"         # the folder in output/
@@ -26,6 +28,7 @@ def memories() -> list[str]:
 def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
     """Write a memory under a name that is free: that name, as Load KV Memory lists it, and what was done in words."""
     path = files.free_path(filename_prefix, _folder(), SUFFIX)
+    partial_of(path).open("x").close()           # the name is ours from here on: the host counts this one when it numbers files
     logging.info("Keepsake: writing %s to %s", memory.report(), path)
     save_memory(memory, path)
     name = os.path.relpath(path, _folder())
@@ -34,7 +37,10 @@ def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
 
 def load(name: str) -> KVMemory:
     _folder()
-    return load_memory(Path(folder_paths.get_full_path_or_raise(FOLDER, name)))
+    path = folder_paths.get_full_path(FOLDER, name)
+    if path is None:
+        raise KVMemoryError(f"There is no {name} in output/{FOLDER}. Choose a file that Save KV Memory wrote.")
+    return load_memory(Path(path))
 
 
 def stamp(name: str) -> str:

@@ -49,20 +49,25 @@ def checksum(header: str, tensors: dict[str, Tensor]) -> str:
     return f"{total:08x}"
 
 
+def partial_of(path: Path) -> Path:
+    """What a file is called while it is written."""
+    return path.with_name(path.name + ".partial")
+
+
 def save_tree(tree: State, path: Path):
     """Write the file, so that under `path` there is at any time what was there before or all of the new one.
 
     ValueError, before anything is written, where the disk has no room.
     """
     tensors: dict[str, Tensor] = {}
-    header = json.dumps(pack(tree, "", tensors))
+    header, partial = json.dumps(pack(tree, "", tensors)), partial_of(path)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    needed, free = len(header) + sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise ValueError(f"The KV memory takes {needed / 2 ** 20:,.1f} MiB, and the disk of {path.parent} has {free / 2 ** 20:,.1f} MiB left. "
-                         "Make room, or use a policy that keeps less.")
-    partial = path.with_name(path.name + ".partial")
+    needed = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
+        free = shutil.disk_usage(path.parent).free
+        if needed > free:
+            raise ValueError(f"The KV memory takes {needed / 2 ** 20:,.1f} MiB, and the disk of {path.parent} has {free / 2 ** 20:,.1f} MiB left. "
+                             "Make room, or use a policy that keeps less.")
         save_file(tensors, partial, {"format": FORMAT, "version": str(VERSION), "parts": header, "crc32": checksum(header, tensors)})
         _sync(partial)
         os.replace(partial, path)
