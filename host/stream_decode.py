@@ -58,7 +58,7 @@ class StreamDecoder:
 
     def restore(self, state: State):
         cache, waiting = part_of(state, "cache", list), part_of(state, "waiting", dict)
-        if len(cache) != len(self.cache) or any(not (entry in (None, FIRST) if not isinstance(entry, Tensor) else True) for entry in cache):
+        if len(cache) != len(self.cache) or any(not isinstance(entry, Tensor) and entry not in (None, FIRST) for entry in cache):
             raise damaged("its decoder's state is none of this VAE's")
         self.cache = [entry.to(self.vae.device) if isinstance(entry, Tensor) else entry for entry in cache]
         self.waiting = tensor_of(waiting, "latents", torch.float32, 1, None, None, None, None) if waiting else None

@@ -8,6 +8,7 @@ if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
 import av  # noqa: E402
+import comfy.model_management  # noqa: E402
 import comfy.sd  # noqa: E402
 import folder_paths  # noqa: E402
 import tiny  # noqa: E402
@@ -65,6 +66,22 @@ def test_pieces_decode_to_the_same_bits_as_the_whole(vae, model, sizes):
     out.append(decoder.last())
     whole = vae.decode(latents)
     assert torch.equal(torch.cat([part for part in out if len(part)]), whole.reshape(-1, *whole.shape[-3:]))
+
+
+def test_a_cancel_is_heard_between_two_pieces(vae, model, monkeypatch):
+    """Report 76: the host looks before every operation."""
+    decoder, process_output, pieces = StreamDecoder(vae, model), vae.process_output, []
+
+    def cancel_after_a_pair(pictures):
+        pieces.append(pictures)
+        if len(pieces) == 2:
+            comfy.model_management.interrupt_current_processing()
+        return process_output(pictures)
+
+    monkeypatch.setattr(vae, "process_output", cancel_after_a_pair)
+    with pytest.raises(comfy.model_management.InterruptProcessingException):
+        decoder(tiny.noise_of(9, 4, 6))
+    assert len(pieces) == 2
 
 
 def test_a_streamed_take_is_the_take_and_its_video_all_of_its_pictures(model, vae, output):
