@@ -1,17 +1,16 @@
 """Keep what could not have been predicted: denoising-consistency pruning (DeCoPrune, arXiv 2609.39096)."""
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .bank import Bank
 from .cache import KVCache
+from .prune_records import PruneRecords
 from .retention import BankPlan, Probe, Retention, RetentionRun
 from .rope import virtual_frames
 from .scores import SCORES, ScoreHistogram, best_of_each_block, highest, token_scores
-from .state import State, count_of, counts_of, part_of, tensor_of
+from .state import State, count_of, counts_of
 from .take import Chunk, Geometry, Take
 
 MODES = ("threshold", "target_keep")
@@ -74,8 +73,8 @@ class DeCoPrune(Retention):
             raise ValueError(f"most_frames is {self.most_frames}, and the first {self.sink(geometry)} latent frames stay whole (sink_chunks "
                              f"{self.sink_chunks}). Use at least {self.sink(geometry)}, fewer sink_chunks, or 0 for no bound.")
         if take.steps > 2 and self.probe_step >= take.steps - 1:
-            raise ValueError(f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which the last (step {take.steps - 1}) is the "
-                             f"finished picture itself. Use a probe_step of at most {take.steps - 2}, or -1 to have it chosen.")
+            raise ValueError(f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which the last (step {take.steps - 1}) "
+                             f"is the finished picture itself. Use a probe_step of at most {take.steps - 2}, or -1 to have it chosen.")
 
     def probe_step_of(self, take: Take) -> int | None:
         """The step whose prediction is scored; None when no step is early and informed enough."""
@@ -119,22 +118,13 @@ def unit(geometry: Geometry) -> int:
     return FRAME_WISE_UNIT if geometry.chunk_frames == 1 else 1
 
 
-class Record(NamedTuple):
-    """What a finished chunk will keep, once it is old enough."""
-
-    chunk: Chunk
-    keep: Tensor                     # bool [F * h * w], on the CPU
-
-
 class DeCoPruneRun(RetentionRun):
     def __init__(self, policy: DeCoPrune, geometry: Geometry, take: Take):
         self.policy, self.geometry, self.take = policy, geometry, take
         self.probe_step = policy.probe_step_of(take)
         self.probe_sigma = PROBE_SIGMA if self.probe_step is None else take.sigmas[self.probe_step]
-        self.dense, self.sink = (count * unit(geometry) for count in (policy.dense_chunks, policy.sink_chunks))
-        self.records: list[Record] = []
-        # What each token of the take scored, where that decides who leaves first; a sink's never score, and stay.
-        self.scored = torch.full((take.total_frames * geometry.tokens_per_frame * bool(policy.most_frames),), math.inf)
+        self.sink = policy.sink_chunks * unit(geometry)      # chunks
+        self.records = PruneRecords(policy.dense_chunks * unit(geometry), policy.most_frames, geometry, take)
         self.predicted: Tensor | None = None
         self.reindexed_at = self.first_chunk = 0     # both of this shot
         self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
@@ -144,18 +134,20 @@ class DeCoPruneRun(RetentionRun):
 
     def cut(self, cache: KVCache, chunk: Chunk):
         super().cut(cache, chunk)
-        self.records, self.first_chunk, self.reindexed_at = [], chunk.index, chunk.start_frame
+        self.records.clear()
+        self.first_chunk, self.reindexed_at = chunk.index, chunk.start_frame
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
-        boundary, reindex = chunk.start_frame, self.policy.reindex
-        at_boundary = not chunk.given and boundary == self.take.given_frames > 0
-        due = reindex == "periodic" and not chunk.given and boundary - self.reindexed_at > self.policy.reindex_recent
-        if reindex != "off" and at_boundary or due:
+        if chunk.given or self.policy.reindex == "off":
+            return
+        boundary, shot = chunk.start_frame, chunk.shot
+        again = self.policy.reindex == "periodic" and boundary - self.reindexed_at > self.policy.reindex_recent
+        if boundary == self.take.given_frames > 0 or again:
             self.reindexed_at = boundary
             for bank in cache.banks:
-                frame, shot = bank.frame[:bank.committed], chunk.shot
-                bank.move(shot + virtual_frames(frame - shot, boundary - shot, self.policy.virtual_length, self.policy.reindex_recent))
+                frame = bank.frame[:bank.committed] - shot
+                bank.move(shot + virtual_frames(frame, boundary - shot, self.policy.virtual_length, self.policy.reindex_recent))
 
     def after_step(self, chunk: Chunk, step: int, x0: Tensor):
         if step == self.probe_step:
@@ -172,59 +164,28 @@ class DeCoPruneRun(RetentionRun):
         self.predicted = x0
 
     def before_clean(self, cache: KVCache, chunk: Chunk):
-        """Apply each record once, when its chunk is no longer among the latest."""
-        due = [record for record in self.records if record.chunk.index <= chunk.index - self.dense]
-        if not due:
-            return
-        self.records = [record for record in self.records if record.chunk.index > chunk.index - self.dense]
-        bank, tokens = cache.banks[0], self.geometry.tokens_per_frame
-        first = bank.rows_of(due[0].chunk.start_frame, chunk.start_frame - 1).start      # what lies before it was pruned long ago
-        keep = torch.ones(bank.length - first, dtype=torch.bool)
-        for record in due:
-            rows = bank.rows_of(record.chunk.start_frame, record.chunk.end_frame - 1)
-            keep[rows.start - first:rows.stop - first] = record.keep[(bank.frame[rows] - record.chunk.start_frame) * tokens + bank.cell[rows]]
-        bank.keep(first + keep.nonzero()[:, 0], after=first)
-        if self.policy.most_frames:
-            self.bound(bank, due[-1].chunk)
-
-    def bound(self, bank: Bank, last: Chunk):
-        """Of all tokens up to a chunk, leave as many as may stay, those that scored highest."""
-        old, tokens = bank.rows_of(0, last.end_frame - 1).stop, self.geometry.tokens_per_frame
-        if old > self.policy.most_frames * tokens:
-            keep = torch.ones(bank.length, dtype=torch.bool)
-            keep[:old] = highest(self.scored[bank.frame[:old] * tokens + bank.cell[:old]], self.policy.most_frames * tokens)
-            bank.keep(keep.nonzero()[:, 0])
+        self.records.apply(cache.banks[0], chunk)
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
-        tokens = self.geometry.tokens_per_frame
         if chunk.index - self.first_chunk < self.sink:
             return
         if self.predicted is None:       # a first chunk that is no sink, and that nothing could predict: it stays, and counts in the bound
-            self.records.append(Record(chunk, torch.ones(chunk.frames * tokens, dtype=torch.bool)))
+            ranks = torch.full((chunk.frames * self.geometry.tokens_per_frame,), math.inf)
+            self.records.add(chunk, ranks > 0, ranks)
             return
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None
         self.histogram.add(scores)
         ranks = self.ranks(cache, chunk, scores)
-        self.records.append(Record(chunk, self.choose(scores, ranks)))
-        if self.policy.most_frames:
-            self.scored[chunk.start_frame * tokens:chunk.end_frame * tokens] = ranks
+        self.records.add(chunk, self.choose(scores, ranks), ranks)
 
     def state(self) -> State:
-        records = [{"chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)], "keep": keep} for chunk, keep in self.records]
-        return {"scored": self.scored.clone(), "records": records, "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk,
-                "scores": list(self.histogram.counts)}
+        return {**self.records.state(), "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts)}
 
     def restore(self, state: State):
+        self.records.restore(state)
         self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
         self.histogram.counts = counts_of(state, "scores", 2 ** 63, len(self.histogram.counts))
-        scored = tensor_of(state, "scored", torch.float32, None)[:len(self.scored)]
-        self.scored[:len(scored)] = scored
-        self.records = []
-        for record in part_of(state, "records", list):
-            index, start, frames, given = counts_of(record, "chunk", self.take.total_frames, 4)
-            keep = tensor_of(record, "keep", torch.bool, frames * self.geometry.tokens_per_frame)
-            self.records.append(Record(Chunk(index, start, frames, bool(given)), keep))
 
     def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
         """How much each of a chunk's tokens is worth keeping, like `scores` `[F * h * w]`."""

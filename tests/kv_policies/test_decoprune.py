@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, Take
+from keepsake.kv_policies import DeCoPrune, FullKV, KVMemoryError, KVPolicy, Take
 from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.loop import run
@@ -124,6 +124,18 @@ def test_a_first_chunk_that_nothing_could_predict_counts_in_the_bound(prefix, si
     """Without a sink it has no score of its own; it overflowed a bank that was made for the bound."""
     _, trace, _ = fake.take(KVPolicy(DeCoPrune(gamma=-1., sink_chunks=0, most_frames=1, dense_chunks=1)), 12, 2, prefix, sigmas)
     assert [row.bank_tokens[0] for row in trace.rows[-3:]] == [T + 2 * T] * 3
+
+
+def test_records_that_do_not_follow_each_other_are_refused():
+    """A file that was tampered with; applying them broke with an error of torch's."""
+    def record(index):
+        return {"chunk": [index, 2 * index, 2, 0], "keep": torch.ones(2 * T, dtype=torch.bool)}
+
+    run = DeCoPrune().start(fake.geometry(2), Take(20, 0, SIGMAS, 0))
+    run.restore({**run.state(), "records": [record(3), record(4)]})
+    for wrong in ([record(4), record(3)], [record(3), record(3)]):
+        with pytest.raises(KVMemoryError, match="to be pruned do not follow each other"):
+            run.restore({**run.state(), "records": wrong})
 
 
 def test_a_bound_below_the_sink_is_refused():
