@@ -57,6 +57,9 @@ class DeCoPrune(Retention):
             raise ValueError(f"gamma is {self.gamma} and target_keep {self.target_keep}; both must be numbers.")
         if self.dense_chunks < 1:
             raise ValueError(f"dense_chunks is {self.dense_chunks}. At least the chunk just finished must stay whole: use 1 or more.")
+        for name in ("sink_chunks", "min_keep_per_block", "most_frames"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}. Use at least 0.")
         if not 0 <= self.reindex_recent < self.virtual_length:
             raise ValueError(f"reindex_recent is {self.reindex_recent} and virtual_length {self.virtual_length}: the latest frames keep their "
                              "places inside the virtual length. Use a reindex_recent below virtual_length.")

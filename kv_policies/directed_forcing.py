@@ -38,6 +38,8 @@ class DirectedForcing(Selection):
     backend: str = "auto"
 
     def __post_init__(self):
+        if not 0 <= self.attention_weight <= 1 or not self.gamma >= 0:
+            raise ValueError(f"lambda is {self.attention_weight} and gamma {self.gamma}. Use a lambda of 0 to 1 and a gamma of at least 0.")
         if not 1 <= self.budget_min <= self.budget_max:
             raise ValueError(f"budget_min is {self.budget_min} and budget_max {self.budget_max}. Use a budget_min of at least 1 and at most "
                              "budget_max.")

@@ -37,8 +37,9 @@ class PromptStart:
     def __post_init__(self):
         if self.mode not in SWITCHES:
             raise ValueError(f"mode is '{self.mode}'. Use one of: {', '.join(SWITCHES)}.")
-        if self.blend < 0:
-            raise ValueError(f"blend is {self.blend} latent frames. Use 0, which changes the text at once, or more.")
+        for name, frames in (("start_frame", self.start), ("blend", self.blend), ("recache_frames", self.recache_frames)):
+            if frames < 0:
+                raise ValueError(f"{name} is {frames} latent frames. Use 0 or more.")
         if self.mode == "cut" and self.blend:
             raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap or recache.")
 

@@ -263,6 +263,8 @@ def test_a_periodic_reindex_keeps_every_distance_short():
 
 
 @pytest.mark.parametrize("wrong, message", [(dict(mode="x"), "mode is 'x'"), (dict(score="x"), "score is 'x'"), (dict(dense_chunks=0), "dense_chunks is 0"),
+                                            (dict(sink_chunks=-1), "sink_chunks is -1"), (dict(min_keep_per_block=-1), "min_keep_per_block is -1"),
+                                            (dict(most_frames=-1), "most_frames is -1"),
                                             (dict(virtual_length=8), "reindex_recent is 8 and virtual_length 8")])
 def test_parameters_that_cannot_work_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):

@@ -201,6 +201,9 @@ def test_a_take_runs_with_every_retention_and_repeats(retention):
 def test_a_budget_that_leaves_no_history_is_refused():
     with pytest.raises(ValueError, match="uniform_budget is 3 latent frames and a chunk has 3, .* Use a uniform_budget of at least 4"):
         DirectedForcing(uniform_budget=3).check(fake.geometry(chunk_frames=3), TAKE)
+    for wrong in (dict(attention_weight=float("nan")), dict(attention_weight=1.1), dict(gamma=-1.)):
+        with pytest.raises(ValueError, match="Use a lambda of 0 to 1 and a gamma of at least 0"):
+            DirectedForcing(**wrong)
     with pytest.raises(ValueError, match="budget_min is 9 and budget_max 8"):
         DirectedForcing(budget_min=9, budget_max=8)
 

@@ -61,8 +61,9 @@ def test_numbers_that_mean_nothing_are_refused():
     for fps in (0, -1., float("nan"), float("inf")):
         with pytest.raises(ValueError, match="fps is .*. Use the pictures a second"):
             parse_timeline("0: a", fps, "swap", 0, 12)
-    with pytest.raises(ValueError, match="blend is -1 latent frames"):
-        PromptStart(3, "swap", -1)
+    for values, name in (((-1,), "start_frame"), ((3, "swap", -1), "blend"), ((3, "recache", 0, -1), "recache_frames")):
+        with pytest.raises(ValueError, match=f"{name} is -1 latent frames"):
+            PromptStart(*values)
 
 
 def test_a_prompt_takes_effect_with_the_next_chunk_that_begins_at_or_after_it():
