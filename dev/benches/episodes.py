@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from keepsake.demo import world
-from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, SinkWindow
+from keepsake.kv_policies import ContextRecompute, FlashForward, Hierarchical, KVPolicy, RollingForcing, SinkWindow
 from torch import Tensor
 
 LIMIT = 64                       # cells that the view's left edge wanders over
@@ -19,10 +19,10 @@ GAP = 21                         # latent frames: no window here reaches back so
 CROP = 5                         # cells; what stands for a landmark where nobody has drawn one, as wide as the widest of them
 RESAMPLES = 2000
 PROMPTS = list(itertools.product(world.TIMES, world.WALLS))
-# Ways to make history, of 21 latent frames each; FlashForward also without anchors and without history.
+# Ways to make history, of 21 latent frames each, but 27 that Rolling Forcing needs at 8 steps and Krea's 6; FlashForward also without anchors and without history.
 SCHEDULES = {"clean_pass": KVPolicy(SinkWindow(0, 21)), "flash_forward": KVPolicy(schedule=FlashForward()),
              "in_flight": KVPolicy(schedule=FlashForward(anchor_window=0)), "anchors": KVPolicy(schedule=FlashForward(stage_history=0)),
-             "hiar": KVPolicy(schedule=Hierarchical())}
+             "hiar": KVPolicy(schedule=Hierarchical()), "rolling": KVPolicy(schedule=RollingForcing(27)), "krea": KVPolicy(schedule=ContextRecompute())}
 
 
 class Pair(NamedTuple):

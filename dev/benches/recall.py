@@ -18,10 +18,11 @@ the model knew (around .001) and what it could not know (around .5), with a vall
 The model runs in bfloat16, which halves the time on a CPU. Head map and head table are the shipped ones.
 
 By default the retention policies run. Also by name: `full_reindexed` keeps everything and squeezes the context's positions where the continuation
-begins, as DeCoPrune does; `directed` (Directed Forcing with the shipped table), `directed_uniform` (without), `directed_attention` and
-`directed_diversity` (lambda 1 and 0) read selected frames of a full cache; `clean_pass` (a window without a sink), `flash_forward`, `in_flight` and
-`anchors` (without anchors, without history) and `hiar` are other schedules, of 21 latent frames each. `image_error` is the mean squared error against the truth, `motion` the mean
-absolute change from one measured frame to the next, over the truth's: 1 moves as much as it should.
+begins, as DeCoPrune does; `fp8`, `int8` and `int4` hold everything in fewer bits; `directed` (Directed Forcing with the shipped table),
+`directed_uniform` (without), `directed_attention` and `directed_diversity` (lambda 1 and 0) read selected frames of a full cache; `clean_pass` (a
+window without a sink), `flash_forward`, `in_flight` and `anchors` (without anchors, without history), `hiar`, `rolling` and `krea` are other schedules.
+`image_error` is the mean squared error against the truth, `motion` the mean absolute change from one measured frame to the next, over the truth's: 1
+moves as much as it should.
 """
 import _common as common
 
@@ -79,7 +80,8 @@ QUICK = "full", "sink_window", "decoprune", "random"
 READING = {"directed": DirectedForcing(head_table=TABLE), "directed_uniform": DirectedForcing(), "directed_attention": DirectedForcing(1., head_table=TABLE),
            "directed_diversity": DirectedForcing(0., head_table=TABLE)}
 POLICIES = {**{name: KVPolicy(retention) for name, retention in PRUNING.items()}, "full_reindexed": KVPolicy(DeCoPrune(gamma=-1.0)),
-            **{name: KVPolicy(FullKV(), selection) for name, selection in READING.items()}, **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")}, **cmbench.SCHEDULES}
+            **{name: KVPolicy(FullKV(), selection) for name, selection in READING.items()},
+            **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")}, **cmbench.SCHEDULES}
 
 
 class Job(NamedTuple):
