@@ -99,8 +99,8 @@ def build(contents: Contents, name: str, weight_dtype: str, **options):
         if "size mismatch" not in str(error):
             raise
         raise ValueError(f"Tensors of '{name}' have other shapes than those of the model that ComfyUI makes of it "
-                         f"({str(error).splitlines()[1].strip().rstrip('.')}). It is a kind of Wan model that ComfyUI does not know, as the demo world saved to a "
-                         "file is, or damaged: load another, or download it again.") from error
+                         f"({str(error).splitlines()[1].strip().rstrip('.')}). It is a kind of Wan model that ComfyUI does not know, as the demo "
+                         "world saved to a file is, or damaged: load another, or download it again.") from error
     if model is None:
         raise ValueError(f"ComfyUI does not recognise the model in '{name}'. Keepsake loads Wan video models "
                          "(Self-Forcing, Causal-Forcing, LongLive and their like).")

@@ -66,7 +66,8 @@ def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
     name = type(schedule).__name__
     conds = [cond for group in active_conditionings(guider).values() for cond in group]
     if any(cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1 for cond in conds for kind in ("", "clip_")):
-        raise ValueError(f"A prompt for a range of noise levels cannot be used with {name}, whose forwards hold many levels. Use prompts for the whole range.")
+        raise ValueError(f"A prompt for a range of noise levels cannot be used with {name}, whose forwards hold many levels. Use prompts for the "
+                         "whole range.")
     if first_chunk_steps:
         raise ValueError(f"This model makes its first chunk in {first_chunk_steps} steps, and {name} has chunks of one number of steps in flight. "
                          f"Use {first_chunk_steps} steps, or another schedule.")

@@ -17,19 +17,19 @@ def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[s
         return {}
     graph = policy.schedule.graph(chunks, steps)
     if not graph:
-        raise ValueError(f"{type(policy.schedule).__name__} runs one forward after another, on one device, and this MODEL is spread over {len(devices)}. "
-                         "Use a schedule that runs side by side (KV Policy: FlashForward Anchors), or bypass the multi-GPU node.")
+        raise ValueError(f"{type(policy.schedule).__name__} runs one forward after another, on one device, and this MODEL is spread over "
+                         f"{len(devices)}. Use a schedule that runs side by side (KV Policy: FlashForward Anchors), or bypass the multi-GPU node.")
     return {lane: devices[number] for lane, number in spread(graph, len(devices)).items()}
 
 
 def check_lanes(lanes: dict[str, torch.device], models: dict, guider):
     """Raise ValueError, in a sentence, for what cannot be spread over devices."""
     if lanes and "renderer_model" in models:
-        raise ValueError("The MODEL is spread over several devices, and renderer_model is not. Connect the renderer's model, behind the multi-GPU node, "
-                         "to the sampler, and leave renderer_model open.")
+        raise ValueError("The MODEL is spread over several devices, and renderer_model is not. Connect the renderer's model, behind the multi-GPU "
+                         "node, to the sampler, and leave renderer_model open.")
     if lanes and models and list(lanes.values()).count(lanes.get(ANCHORS)) > 1:
-        raise ValueError(f"The planner_model would take turns with a step on one device. Spread the MODEL over {len(lanes)} devices, one for each step "
-                         "and one for the planner, or bypass the multi-GPU node.")
+        raise ValueError(f"The planner_model would take turns with a step on one device. Spread the MODEL over {len(lanes)} devices, one for each "
+                         "step and one for the planner, or bypass the multi-GPU node.")
     if lanes and any("hooks" in cond for group in guider.conds.values() for cond in group):
         raise ValueError("A conditioning with hooks changes weights while the take runs, and this MODEL's are on several devices. "
                          "Remove the hooks, or bypass the multi-GPU node.")

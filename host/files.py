@@ -33,7 +33,8 @@ def require_short(what: str, path: str):
 
 
 def free_path(filename_prefix: str, folder: str, suffix: str) -> Path:
-    """A path below `folder` that no file has yet: the host's way, which numbers files and fills in %date% and its kin. ValueError where none can be made."""
+    """A path below `folder` that no file has yet: the host's way, which numbers files and fills in %date% and its kin. ValueError where none
+    can be made."""
     place, stem, counter, _, _ = folder_paths.get_save_image_path(plain_prefix(filename_prefix), folder)
     if not os.access(place, os.W_OK):
         raise ValueError(f"{Path(place)} cannot be written to. Give ComfyUI the right to, or another --output-directory.")

@@ -100,12 +100,12 @@ def _read(path: str) -> tuple[dict, dict | None]:
         with open(path, "rb") as file:
             begin = file.read(20)
         if begin and not begin.startswith((b"PK", b"\x80")) and begin[8:9] != b"{":      # a zip, a pickle; safetensors' header
-            raise ValueError(f"'{name}' is neither a PyTorch nor a safetensors file: it begins with {begin.decode(errors='replace')!r}. Choose the file that "
-                             "holds the model; if a page or a pointer was saved in its place, download the file itself.") from error
+            raise ValueError(f"'{name}' is neither a PyTorch nor a safetensors file: it begins with {begin.decode(errors='replace')!r}. Choose the "
+                             "file that holds the model; if a page or a pointer was saved in its place, download the file itself.") from error
         why = (str(error) or "it is empty").splitlines()[0]
         if "weights only load failed" in why.lower() or "weights_only" in str(error):
-            raise ValueError(f"'{name}' is no file of plain weights: it is damaged (download it again), or could only be read by running Python code, which "
-                             "Keepsake never does. Use a file that holds weights alone, best a safetensors file.") from error
+            raise ValueError(f"'{name}' is no file of plain weights: it is damaged (download it again), or could only be read by running Python "
+                             "code, which Keepsake never does. Use a file that holds weights alone, best a safetensors file.") from error
         if isinstance(error, (AttributeError, TypeError)) or "__contains__" in why:
             raise ValueError(f"'{name}' holds something else than named weights. Choose the file that holds the model.") from error
         raise ValueError(f"'{name}' cannot be read ({why}). If it is damaged or not complete, download it again.") from error

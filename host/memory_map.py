@@ -21,8 +21,8 @@ def require_frames_of(images: Tensor, stats: KVStats):
                          f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
     height, width = stats.latent_size
     if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:
-        raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is {width}x{height}: "
-                         "the proportions differ. Connect the decoded frames of the take that these stats belong to.")
+        raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is "
+                         f"{width}x{height}: the proportions differ. Connect the decoded frames of the take that these stats belong to.")
 
 
 def light(pictures: Tensor, kept: Tensor, stats: KVStats, dropped_brightness: float) -> Tensor:

@@ -53,8 +53,9 @@ def guided_model(guider, extra_args: dict, session: Session, noise_index: int, p
         return x - sigma[:, None, None] * (x - denoised(forward, x, sigma.new_tensor(1.0), sigma))
 
     def write(forward, x, sigma):
+        # Every stream, also one that is off at this sigma.
         conds = [[{k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")} for cond in group]
-                 for group in active_conditionings(prompts.guider(guider, forward.chunk)).values()]       # every stream, also one that is off at this sigma
+                 for group in active_conditionings(prompts.guider(guider, forward.chunk)).values()]
         with reaching_attention(session, forward):
             comfy.samplers.calc_cond_batch(guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward))
         comfy.model_management.synchronize()

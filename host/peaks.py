@@ -19,5 +19,6 @@ class Peaks:
     def told(self) -> dict[str, int]:
         known = {"resident in RAM": self.resident}
         if self.device.type == "cuda":
-            known |= {"allocated on the device": torch.cuda.max_memory_allocated(self.device), "reserved on the device": torch.cuda.max_memory_reserved(self.device)}
+            known |= {"allocated on the device": torch.cuda.max_memory_allocated(self.device),
+                      "reserved on the device": torch.cuda.max_memory_reserved(self.device)}
         return known

@@ -118,9 +118,9 @@ CHECKPOINTS = (
     Checkpoint(ARProfile("RAVEN", chunk_frames=3, window_frames=21),
                (r"\braven\b",), "huggingface.co/mvp-lab/RAVEN", "see its page"),
     Checkpoint(ARProfile("Krea Realtime 14B", chunk_frames=3, window_frames=6, loop="recompute",
-                         note="Krea Realtime computes its cache anew before each chunk, from the first frame and the last two, which is Krea's option "
-                              "keep_first_frame. Without it Krea's server goes on with its latest pictures, encoded anew, in the first frame's place; "
-                              f"Keepsake has no VAE at hand and always keeps the first frame. {WITHOUT_POLICY}"),
+                         note="Krea Realtime computes its cache anew before each chunk, from the first frame and the last two, which is Krea's "
+                              "option keep_first_frame. Without it Krea's server goes on with its latest pictures, encoded anew, in the first "
+                              f"frame's place; Keepsake has no VAE at hand and always keeps the first frame. {WITHOUT_POLICY}"),
                (r"\bkrea\b",), "huggingface.co/krea/krea-realtime-video", "CC BY-NC-SA 4.0", width=5120),
     Checkpoint(ARProfile("FastVideo Self-Forcing 1.3B", chunk_frames=3, window_frames=21),
                (r"\bsfwan2-1\b",), "huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers", "Apache-2.0"),

@@ -107,8 +107,8 @@ def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[St
     counts = {frame: len(places) for frame, places in sorted(by_start.items())}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} at latent frame {frame}" for frame, count in counts.items())
-        raise ValueError(f"The {name} prompts do not pair up in time: of those that begin there are {told}. Where two Prompt At Frame nodes of one chain "
-                         "have the same start_frame, give each its own; combine timelines that change at the same frames.")
+        raise ValueError(f"The {name} prompts do not pair up in time: of those that begin there are {told}. Where two Prompt At Frame nodes of one "
+                         "chain have the same start_frame, give each its own; combine timelines that change at the same frames.")
     streams, notes = [], []
     for places in zip(*(by_start[frame] for frame in counts)):
         kept = [places[0]]

@@ -39,8 +39,8 @@ def describe_take(guider, models: dict, name: str, geometry: Geometry, policy: K
     told = {"model": name, "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())], "geometry": vars(geometry),
             "dtype": str(guider.model_patcher.model.get_dtype_inference()).removeprefix("torch."), "latent": [shape[1], *shape[3:]],
             "seed": take.seed, "noise_index": noise_index[0] if noise_index else 0, "sigmas": take.sigmas,
-            "policy": replace(policy, storage=policy.storage.anywhere()).describe(), "plan": [take.total_frames, *take.prompt_frames], "prompts": texts,
-            "control": fingerprints_of_frames(control)}
+            "policy": replace(policy, storage=policy.storage.anywhere()).describe(), "plan": [take.total_frames, *take.prompt_frames],
+            "prompts": texts, "control": fingerprints_of_frames(control)}
     return json.loads(json.dumps(told, default=repr))        # as it comes back from a file
 
 
@@ -91,12 +91,12 @@ def check_memory(memory: KVMemory, about: dict, policy: KVPolicy, geometry: Geom
     if not isinstance(plan, list) or not plan:
         raise damaged("it does not tell the take's length")
     if not policy.schedule.extends and plan != about["plan"]:
-        raise KVMemoryError(f"{type(policy.schedule).__name__} plans by the take's length and by where prompts begin, and these were {plan} in the KV "
-                            f"memory and are {about['plan']} now. Use the same length, and let prompts begin at the same places.")
+        raise KVMemoryError(f"{type(policy.schedule).__name__} plans by the take's length and by where prompts begin, and these were {plan} in the "
+                            f"KV memory and are {about['plan']} now. Use the same length, and let prompts begin at the same places.")
     shots = [sorted({chunk.shot for chunk in some}) for some in (memory.chunks, chunks[:len(memory.chunks)])]
     if shots[0] != shots[1]:
-        raise KVMemoryError(f"The KV memory's take has shots that begin at latent frames {shots[0]}, and by the prompts they would begin at {shots[1]}. "
-                            "What is made cannot be cut otherwise: let prompts cut where they did.")
+        raise KVMemoryError(f"The KV memory's take has shots that begin at latent frames {shots[0]}, and by the prompts they would begin at "
+                            f"{shots[1]}. What is made cannot be cut otherwise: let prompts cut where they did.")
     memory.check_carried(policy.schedule.carries(chunks, take.steps, len(memory.chunks)))
     # A session without storage takes it over like the real one: everything in it is checked before any weight moves.
     Session(policy, geometry, take, dtype, torch.device("meta")).restore(memory.streams, names)

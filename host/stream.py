@@ -37,7 +37,8 @@ class StreamToFile:
         """The files of a new take, or with `resume` of the latest one that was saved."""
         channels = model.get_model_object("latent_format").latent_channels
         if self.vae.latent_channels != channels:
-            raise ValueError(f"The stream's VAE decodes latents of {self.vae.latent_channels} channels, and this model's have {channels}. Connect its own VAE.")
+            raise ValueError(f"The stream's VAE decodes latents of {self.vae.latent_channels} channels, and this model's have {channels}. Connect "
+                             "its own VAE.")
         take, path = TakeFile(self, StreamDecoder(self.vae, model)), self.free_path()
         stem, number = path.stem.rstrip("_").rsplit("_", 1)
         latest = path.with_name(f"{stem}_{int(number) - 1:05}_{VIDEO}")
@@ -84,8 +85,8 @@ class TakeFile:
                                 "Turn resume off to begin a new take.")
         fps = part_of(part, "fps", float)
         if fps != self.stream.fps:
-            raise KVMemoryError(f"{video.name} has {fps:g} pictures a second, and the stream is to have {self.stream.fps:g}. Set fps as it was, or turn "
-                                "resume off to begin a new take.")
+            raise KVMemoryError(f"{video.name} has {fps:g} pictures a second, and the stream is to have {self.stream.fps:g}. Set fps as it was, or "
+                                "turn resume off to begin a new take.")
         self.memory = KVMemory.from_parts({**parts, "latents": torch.cat(latents, 2)})
         self.decoder.restore(part_of(part, "decoder", dict))
         self.pictures, self.size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
@@ -121,8 +122,8 @@ class TakeFile:
     def _append(self, pictures: Tensor):
         if len(pictures):
             if self._stands() != self.size:
-                raise RuntimeError(f"{self.video.name} is not as this take left it: it was removed, or another take goes on in it. Turn resume on to go on from "
-                                   "the last save, in one ComfyUI at a time.")
+                raise RuntimeError(f"{self.video.name} is not as this take left it: it was removed, or another take goes on in it. Turn resume on "
+                                   "to go on from the last save, in one ComfyUI at a time.")
             append_pictures(self.video, pictures, self.pictures, self.stream.fps)
             self.pictures, self.size = self.pictures + len(pictures), self._stands()
 

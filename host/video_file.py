@@ -40,7 +40,8 @@ def _fragment(pictures: Tensor, rate: Fraction) -> bytes:
     """An MP4 of one fragment that begins at 0."""
     sink = io.BytesIO()
     with av.open(sink, "w", format="mp4", options={**OPTIONS, "video_track_timescale": str(rate.numerator * TICKS)}) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "18", "preset": "veryfast", "bf": "0", "g": "1000000", "sc_threshold": "0"})
+        stream = container.add_stream("libx264", rate=rate,
+                                      options={"crf": "18", "preset": "veryfast", "bf": "0", "g": "1000000", "sc_threshold": "0"})
         stream.height, stream.width = pictures.shape[1:3]
         stream.pix_fmt = "yuv420p"
         for number, picture in enumerate((pictures * 255).round().byte().cpu().numpy()):

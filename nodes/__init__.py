@@ -19,5 +19,5 @@ class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [ARVideoModelLoader, ARProfileNode, PolicyFull, PolicySinkWindow, PolicyDeCoPrune, PruningControl, PolicyDirectedForcing,
                 PolicyFlashForward, PolicyHierarchical, PolicyRollingForcing, PolicyContextRecompute, LoadHeadMap, ProfileHeads, LoadHeadTable,
-                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, KVStorageNode, DemoWorld, DemoCamera,
-                PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory, StreamToFileNode]
+                CalibrateHeads, ARVideoSamplerNode, ARVideoSamplerSelect, KVMemoryStats, KVMemoryMap, KVMemoryEstimate, KVStorageNode,
+                DemoWorld, DemoCamera, PromptTimeline, PromptAtFrame, SaveKVMemory, LoadKVMemory, StreamToFileNode]

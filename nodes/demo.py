@@ -35,7 +35,8 @@ class DemoCamera(io.ComfyNode):
                                tooltip="go and return walks away, comes back and stays; loop goes there and back for ever."),
                 io.Int.Input("away_frames", default=14, min=1, max=4096,
                              tooltip="Latent frames the camera walks before it turns back. 8 frames are one screen."),
-                io.Int.Input("start", default=0, min=0, max=31, tooltip="Where in the world the walk begins, in screens; the world is 32 screens round."),
+                io.Int.Input("start", default=0, min=0, max=31,
+                             tooltip="Where in the world the walk begins, in screens; the world is 32 screens round."),
             ],
             outputs=[ControlSocket.Output(display_name="control")])
 

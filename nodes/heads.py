@@ -58,7 +58,8 @@ class ProfileHeads(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, positive, latent, seed, static_share, name, prefix=None, control=None):
-        head_map, shares, path = profile_heads(model, positive, latent, seed=seed, static_share=static_share, name=name, prefix=prefix, control=control)
+        head_map, shares, path = profile_heads(model, positive, latent, seed=seed, static_share=static_share, name=name,
+                                               prefix=prefix, control=control)
         plot = plot_heads(shares, "attention on the latest frames", shares[1:] >= static_share)
         return io.NodeOutput(head_map, head_map.to_json(), plot, ui={"text": [f"{head_map}; written to {path}"], "images": save_preview(plot, cls),
                                                                      "head_shares": [shares.tolist()]})

@@ -61,32 +61,41 @@ class PolicyDeCoPrune(io.ComfyNode):
     def define_schema(cls):
         return io.Schema(
             node_id="KeepsakePolicyDeCoPrune", display_name="KV Policy: DeCoPrune", category=CATEGORY,
-            description="Keeps the tokens that could not have been predicted, about a sixth of the past; with a head map, in the heads that look far.",
+            description="Keeps the tokens that could not have been predicted, about a sixth of the past; with a head map, "
+                        "in the heads that look far.",
             search_aliases=["denoising-consistency pruning", "token pruning", "KV cache compression", "DeCoPrune-HS", "RoPE re-index"],
             inputs=[
                 io.Combo.Input("mode", options=list(MODES), default="threshold",
-                               tooltip="threshold: keep what scores above gamma (the paper's rule). target_keep: keep the best share of each chunk (ours)."),
+                               tooltip="threshold: keep what scores above gamma (the paper's rule). "
+                                       "target_keep: keep the best share of each chunk (ours)."),
                 io.Float.Input("gamma", default=0.10, min=0.0, max=100.0, step=0.001, round=0.0001,
                                tooltip="Score above which a token stays. The report of KV Memory Stats shows where the scores lie."),
-                io.Float.Input("target_keep", default=0.15, min=0.0, max=1.0, step=0.01, tooltip="Share of each chunk that stays, in mode target_keep."),
+                io.Float.Input("target_keep", default=0.15, min=0.0, max=1.0, step=0.01,
+                               tooltip="Share of each chunk that stays, in mode target_keep."),
                 io.Int.Input("probe_step", default=-1, min=-1, max=99,
-                             tooltip="Step (from 0) whose prediction is compared with the finished chunk. -1: step 2 of 4, else the one with sigma nearest 0.90."),
-                io.Combo.Input("score", options=list(SCORES), default="mse", tooltip="How prediction and result are compared, per token. mse is the paper's."),
-                io.Int.Input("dense_chunks", default=2, min=1, max=1024, tooltip="Latest chunks that stay whole; frame-wise models count 3 frames as one."),
-                io.Int.Input("sink_chunks", default=1, min=0, max=1024, tooltip="First chunks that stay whole; frame-wise models count 3 frames as one."),
-                io.Int.Input("min_keep_per_block", default=0, min=0, max=16, tooltip="Tokens that stay of every 4x4 in a frame, at least. 0 is the paper's."),
+                             tooltip="Step (from 0) whose prediction is compared with the finished chunk. "
+                                     "-1: step 2 of 4, else the one with sigma nearest 0.90."),
+                io.Combo.Input("score", options=list(SCORES), default="mse",
+                               tooltip="How prediction and result are compared, per token. mse is the paper's."),
+                io.Int.Input("dense_chunks", default=2, min=1, max=1024,
+                             tooltip="Latest chunks that stay whole; frame-wise models count 3 frames as one."),
+                io.Int.Input("sink_chunks", default=1, min=0, max=1024,
+                             tooltip="First chunks that stay whole; frame-wise models count 3 frames as one."),
+                io.Int.Input("min_keep_per_block", default=0, min=0, max=16,
+                             tooltip="Tokens that stay of every 4x4 in a frame, at least. 0 is the paper's."),
                 io.Float.Input("floor_threshold", default=0.0, min=0.0, max=100.0, step=0.001, round=0.0001,
                                tooltip="min_keep_per_block leaves a block alone when none of its tokens scores above this."),
                 io.Combo.Input("reindex", options=list(REINDEX), default="auto",
-                               tooltip="auto: squeeze the places in time of given frames once, where new ones begin. periodic (ours): do so again as the take grows."),
+                               tooltip="auto: squeeze the places in time of given frames once, where new ones begin. "
+                                       "periodic (ours): do so again as the take grows."),
                 io.Int.Input("virtual_length", default=17, min=1, max=4096, tooltip="Latent frames into which the re-index squeezes the past."),
                 io.Int.Input("reindex_recent", default=8, min=0, max=4096, tooltip="Latest of these, which keep their places."),
                 policy_input(),
                 HeadMapSocket.Input("head_map", optional=True,
                                     tooltip="Static heads then hold only the first 4 and the latest 4 latent frames (DeCoPrune-HS)."),
                 io.Int.Input("most_frames", default=0, min=0, max=1048576, optional=True,
-                             tooltip="Bound for endless takes (ours): so many latent frames' worth of tokens stay before the dense chunks, and what scored "
-                                     "lowest leaves first. 0: no bound."),
+                             tooltip="Bound for endless takes (ours): so many latent frames' worth of tokens stay before the dense chunks, "
+                                     "and what scored lowest leaves first. 0: no bound."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 
@@ -109,7 +118,8 @@ class PruningControl(io.ComfyNode):
             inputs=[
                 KVPolicySocket.Input("kv_policy", tooltip="From KV Policy: DeCoPrune, without a head map. Its numbers hold here too."),
                 io.Combo.Input("ranking", options=list(CONTROLS), default="random",
-                               tooltip="random; reverse: the easiest to predict; temporal difference: those that changed most since the frame before."),
+                               tooltip="random; reverse: the easiest to predict; "
+                                       "temporal difference: those that changed most since the frame before."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 
@@ -130,13 +140,17 @@ class PolicyDirectedForcing(io.ComfyNode):
                                tooltip="Weight of attention in a frame's score; the rest is how much it differs from the other frames."),
                 io.Float.Input("gamma", default=2.0, min=0.0, max=16.0, step=0.1,
                                tooltip="Above 1 only the most important heads of the table get more than budget_min."),
-                io.Int.Input("budget_min", default=4, min=1, max=4096, tooltip="Latent frames that the least important head reads, its chunk's own included."),
+                io.Int.Input("budget_min", default=4, min=1, max=4096,
+                             tooltip="Latent frames that the least important head reads, its chunk's own included."),
                 io.Int.Input("budget_max", default=12, min=1, max=4096, tooltip="Latent frames that the most important head reads."),
-                io.Int.Input("uniform_budget", default=7, min=1, max=4096, tooltip="Latent frames that every head reads when no head table is connected."),
+                io.Int.Input("uniform_budget", default=7, min=1, max=4096,
+                             tooltip="Latent frames that every head reads when no head table is connected."),
                 io.Int.Input("active_from", default=0, min=0, max=65536,
-                             tooltip="Latent frames in reach from which on frames are selected; before, all are read. 0: once the window is full (21 without a window)."),
+                             tooltip="Latent frames in reach from which on frames are selected; before, all are read. "
+                                     "0: once the window is full (21 without a window)."),
                 KVPolicySocket.Input("kv_policy", optional=True,
-                                     tooltip="What stays in memory. Open: a window of 21 frames, 3 of them a sink that moves along, as in the paper."),
+                                     tooltip="What stays in memory. Open: a window of 21 frames, 3 of them a sink that moves along, "
+                                             "as in the paper."),
                 HeadTableSocket.Input("head_table", optional=True, tooltip="From Calibrate Heads or Load Head Table."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])

@@ -15,7 +15,8 @@ def switch_inputs():
                        tooltip="swap: the new words steer new frames, the memory stays. recache: the latest frames are also run again under "
                                "the new words (LongLive). cut: a new shot that remembers nothing of the one before."),
         io.Int.Input("blend", default=0, min=0, max=1024,
-                     tooltip="Latent frames over which the text goes from the old prompt to the new; 0 changes it at once. A recache waits for its end."),
+                     tooltip="Latent frames over which the text goes from the old prompt to the new; 0 changes it at once. "
+                             "A recache waits for its end."),
         io.Int.Input("recache_frames", default=12, min=0, max=1024, tooltip="recache: latest latent frames that are run again. 12 in LongLive."),
     ]
 
@@ -25,13 +26,16 @@ class PromptTimeline(io.ComfyNode):
     def define_schema(cls):
         return io.Schema(
             node_id="KeepsakePromptTimeline", display_name="Prompt Timeline", category=CATEGORY,
-            description="A prompt that changes in the course of an AR take: a line for each, with the latent frame, second or time at which it begins.",
+            description="A prompt that changes in the course of an AR take: a line for each, with the latent frame, "
+                        "second or time at which it begins.",
             search_aliases=["prompt schedule", "prompt travel", "change prompt", "multi-prompt", "LongLive recache"],
             inputs=[
                 io.Clip.Input("clip", tooltip="The model's text encoder."),
                 io.String.Input("text", multiline=True, default="0: a lighthouse at dawn\n48: a storm rolls in",
-                                tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds, '1:30: ...' after a minute and a half. The first line begins at 0."),
-                io.Float.Input("fps", default=16.0, min=0.1, max=240.0, step=0.1, tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1."),
+                                tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds, "
+                                        "'1:30: ...' after a minute and a half. The first line begins at 0."),
+                io.Float.Input("fps", default=16.0, min=0.1, max=240.0, step=0.1,
+                               tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1."),
                 *switch_inputs(),
             ],
             outputs=[io.Conditioning.Output(display_name="conditioning")])

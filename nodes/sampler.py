@@ -26,8 +26,9 @@ def chunk_frames_input():
 
 def drop_given_input():
     return io.Boolean.Input("drop_given", default=False, optional=True,
-                            tooltip="Put out the new latents alone. Decoded by themselves they begin with a single pixel frame and a new VAE state, so the "
-                                    "join shows: for one without a seam decode everything, then drop the first 1 + 4 (given latents - 1) pictures.")
+                            tooltip="Put out the new latents alone. Decoded by themselves they begin with a single pixel frame and a new VAE "
+                                    "state, so the join shows: for one without a seam decode everything, then drop the first 1 + 4 (given latents "
+                                    "- 1) pictures.")
 
 
 def stop_after_input():

@@ -17,9 +17,11 @@ class PolicyFlashForward(io.ComfyNode):
             inputs=[
                 io.Int.Input("anchor_stride", default=10, min=1, max=4096, tooltip="Latent frames from one anchor to the next."),
                 io.Int.Input("block_anchors", default=3, min=1, max=64, tooltip="Anchors that are made together."),
-                io.Int.Input("anchor_window", default=3, min=0, max=64, tooltip="Anchors that a chunk reads: the nearest ones, before and after it. 0: none are made."),
+                io.Int.Input("anchor_window", default=3, min=0, max=64,
+                             tooltip="Anchors that a chunk reads: the nearest ones, before and after it. 0: none are made."),
                 io.Int.Input("planner_history", default=6, min=1, max=1024, tooltip="Blocks of anchors that a new block remembers."),
-                io.Int.Input("stage_history", default=5, min=0, max=1024, tooltip="Chunks whose keys and values a chunk reads, each step its own. 0: anchors alone."),
+                io.Int.Input("stage_history", default=5, min=0, max=1024,
+                             tooltip="Chunks whose keys and values a chunk reads, each step its own. 0: anchors alone."),
                 io.Int.Input("budget_frames", default=21, min=2, max=4096, tooltip="Latent frames at most of anchors, history and chunk together."),
                 policy_input(),
                 io.Model.Input("planner_model", optional=True,
@@ -83,7 +85,8 @@ class PolicyContextRecompute(io.ComfyNode):
             search_aliases=["Krea Realtime", "KV recompute", "context frames", "keep_first_frame", "kv_cache_num_frames"],
             inputs=[
                 io.Int.Input("window_frames", default=6, min=2, max=4096,
-                             tooltip="Latent frames that are read at most, the chunk's own included. 6 with chunks of 3: the first frame and the last two."),
+                             tooltip="Latent frames that are read at most, the chunk's own included. "
+                                     "6 with chunks of 3: the first frame and the last two."),
                 policy_input(),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])

@@ -16,12 +16,14 @@ class KVStorageNode(io.ComfyNode):
             search_aliases=["quantized KV cache", "fp8 cache", "int8", "int4", "KIVI", "less VRAM", "offload KV cache", "CPU RAM"],
             inputs=[
                 io.Combo.Input("dtype", options=list(DTYPES), default="int8",
-                               tooltip="Of tokens that are no longer among the latest. int8 is the most exact of the small ones, int4 the smallest; model: as it comes."),
+                               tooltip="Of tokens that are no longer among the latest. int8 is the most exact of the small ones, "
+                                       "int4 the smallest; model: as it comes."),
                 io.Int.Input("full_chunks", default=2, min=1, max=1024, tooltip="Latest chunks that stay in the model's dtype."),
                 io.Int.Input("sink_frames", default=3, min=0, max=1024, tooltip="First latent frames that stay in the model's dtype."),
                 policy_input(),
                 io.Combo.Input("device", options=list(DEVICES), default="model", optional=True,
-                               tooltip="Where history lies. cpu: in main memory, with dtype model; each layer's is brought to the device while the layer before it works."),
+                               tooltip="Where history lies. cpu: in main memory, with dtype model; "
+                                       "each layer's is brought to the device while the layer before it works."),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")])
 
