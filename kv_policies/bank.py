@@ -110,23 +110,22 @@ class Bank:
 
         The first `after` rows stay too: `rows` tells of those behind them.
         """
-        length = after + len(rows)
+        length, own = after + len(rows), self.length - self.committed
         if length == self.length:
             return
-        # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
-        own = self.length - self.committed
-        if len(rows) < own or (own and not torch.equal(rows[len(rows) - own:], torch.arange(self.committed, self.length))):
+        if len(rows) < own or not torch.equal(rows[len(rows) - own:], torch.arange(self.committed, self.length)):
             raise RuntimeError("A KV policy dropped rows of the chunk in work; only history may be evicted.")
+        # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
         still = 0 if len(rows) and rows[0] != after else int((rows == torch.arange(after, length)).cumprod(0).sum())
         moving, target = rows[still:], slice(after + still, length)
         edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
-        cuts = torch.searchsorted(moving.contiguous(), edges).tolist()
+        cuts = torch.searchsorted(moving.contiguous(), edges).tolist()       # of those that move, the first coded one, and the first full one behind those
         there = moving.to(self.pages[0].place)
         for pages in self.pages:
             pages.gather(there, target, cuts)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
-        for name in (self.frame, self.cell, self.position):
-            name[target] = name[moving]
+        for column in (self.frame, self.cell, self.position):
+            column[target] = column[moving]
         self.sink_rows, coded_end = (min(edge, target.start) + cut for edge, cut in zip(edges.tolist(), cuts))
         self.coded_rows = coded_end - self.sink_rows
         self.committed, self.length = length - own, length

@@ -78,17 +78,19 @@ class FlashForward(Schedule):
         works = self.layout(chunks, steps).part(piece)
         return sum(work.kind == "plan" or work.kind == "render" and not chunks[work.number].given for work in works)
 
+    def _anchors(self, total: int) -> range:
+        """Latent frames of a take's anchors."""
+        return range(0, total if self.anchor_window else 0, self.anchor_stride)
+
     def _parts(self, total: int, given: int, prompt_frames: Iterable[int]) -> list[list[int]]:
         """The anchors in parts that no block reaches over: given ones, which take one clean forward, and those of each prompt."""
-        anchors = range(0, total if self.anchor_window else 0, self.anchor_stride)
-        borders = sorted({given, *prompt_frames})
-        return [list(part) for _, part in groupby(anchors, lambda frame: sum(frame >= border for border in borders))]
+        borders = {given, *prompt_frames}
+        return [list(part) for _, part in groupby(self._anchors(total), lambda frame: sum(frame >= border for border in borders))]
 
     def layout(self, chunks: list[Chunk], steps: int) -> Layout:
         total, given = chunks[-1].end_frame, sum(chunk.frames for chunk in chunks if chunk.given)
-        anchors = range(0, total if self.anchor_window else 0, self.anchor_stride)
         blocks: list[Chunk] = []
-        prompt = [chunk.prompt for chunk in chunks for _ in range(chunk.frames)]
+        prompt = [chunk.prompt for chunk in chunks for _ in range(chunk.frames)]         # by latent frame
         parts = self._parts(total, given, [chunk.start_frame for chunk in chunks if chunk.switch])
         for part in parts:
             known = part[0] < given
@@ -98,7 +100,7 @@ class FlashForward(Schedule):
         windows = []
         for chunk in chunks:
             centre = chunk.start_frame + (chunk.frames - 1) / 2
-            near = sorted(anchors, key=lambda frame: (abs(frame - centre), frame))[:self.anchor_window]
+            near = sorted(self._anchors(total), key=lambda frame: (abs(frame - centre), frame))[:self.anchor_window]
             windows.append((min(near, default=0), max(near, default=-1)))
         return Layout(tuple(blocks), tuple(chunks), tuple(windows), self.planner_history, self.history(max(chunk.frames for chunk in chunks)),
                       self.slots(len(blocks), len(parts)), steps)
@@ -118,7 +120,8 @@ class FlashForward(Schedule):
         if work.kind == "render":
             self._render(work, layout, rollout, noisy)
             return
-        block, memory, reads, key = layout.blocks[work.number], layout.memory(work.number), layout.block_reads(work.number), ("plan", work.number)
+        block, key = layout.blocks[work.number], ("plan", work.number)
+        memory, reads = layout.memory(work.number), layout.block_reads(work.number)
         if key not in noisy:
             rollout.forget(memory, layout.chunks[-1].end_frame, block)
             rollout.begin(block, memory)
@@ -129,7 +132,8 @@ class FlashForward(Schedule):
             rollout.write(block, noisy.pop(key), 0.0, memory, reads)
 
     def _render(self, work: Work, layout: Layout, rollout, noisy: dict):
-        chunk, memory, reads, key = layout.chunks[work.number], stage(work.step), layout.chunk_reads(work.number), ("render", work.number)
+        chunk, key = layout.chunks[work.number], ("render", work.number)
+        memory, reads = stage(work.step), layout.chunk_reads(work.number)
         oldest = layout.chunks[max(0, work.number - layout.history)]
         rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame, chunk)
         rollout.begin(chunk, memory)

@@ -26,8 +26,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A pure value. Anchors lie in a ring of `slots` memories, one block in each, so that a new block is made while others are read.
-    """
+    """A pure value. Anchors lie in a ring of `slots` memories, one block in each, so that a new block is made while others are read."""
 
     blocks: tuple[Chunk, ...]
     chunks: tuple[Chunk, ...]

@@ -32,7 +32,8 @@ class Storage:
         return [Pages(capacity, count, geometry.head_dim, dtype, device) for count in heads]
 
     def settled(self, bank: Bank) -> tuple[int, int]:
-        """Rows of a bank that are no longer among the latest, when a chunk is committed: how many stay in full precision, and up to where they are coded."""
+        """When a chunk is committed, of the rows that are no longer among the latest: how many first ones stay in full precision, and up to which
+        row they are coded."""
         return 0, 0
 
     def row_bytes(self, heads: int, head_dim: int) -> float:
@@ -77,8 +78,9 @@ class KVStorage(Storage):
             return
         moving = policy.retention.moving_frames(take)
         if moving > self.sink_frames:
-            raise ValueError(f"{type(policy.retention).__name__} turns the keys of {moving} latent frames again and again, and {self.dtype} would round them "
-                             f"anew each time. Leave the sink in place (absolute) or re-index once (auto), or use sink_frames of at least {moving} here.")
+            raise ValueError(f"{type(policy.retention).__name__} turns the keys of {moving} latent frames again and again, and {self.dtype} would "
+                             "round them anew each time. Leave the sink in place (absolute) or re-index once (auto), or use sink_frames of at least "
+                             f"{moving} here.")
         if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
             raise ValueError(f"A head of this model has {geometry.head_dim} channels, which {self.dtype} cannot pack. Use fp8 or int8.")
 
@@ -98,9 +100,10 @@ class KVStorage(Storage):
     def settled(self, bank: Bank) -> tuple[int, int]:
         if self.dtype == "model":
             return 0, 0
-        frame, chunk_frames = bank.frame[:bank.committed].contiguous(), bank.geometry.chunk_frames
-        oldest = max(0, int(frame[-1]) + 1 - self.full_chunks * chunk_frames) if len(frame) else 0
-        sink, old = torch.searchsorted(frame, torch.tensor([min(bank.shot + self.sink_frames, oldest), oldest])).tolist()
+        frame = bank.frame[:bank.committed].contiguous()
+        latest = max(0, int(frame[-1]) + 1 - self.full_chunks * bank.geometry.chunk_frames) if len(frame) else 0      # the first of the latest frames
+        sink, old = torch.searchsorted(frame, torch.tensor([min(bank.shot + self.sink_frames, latest), latest])).tolist()
+        # Where rows are coded, the sink before them is what it was then; and only whole groups are added behind.
         done = bank.sink_rows + bank.coded_rows if bank.coded_rows else max(bank.sink_rows, sink)
         return sink, done + max(0, old - done) // GROUP * GROUP
 
