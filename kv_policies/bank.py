@@ -119,7 +119,7 @@ class Bank:
         still = 0 if len(rows) and rows[0] != after else int((rows == torch.arange(after, length)).cumprod(0).sum())
         moving, target = rows[still:], slice(after + still, length)
         edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
-        cuts = torch.searchsorted(moving.contiguous(), edges).tolist()       # of those that move, the first coded one, and the first full one behind those
+        cuts = torch.searchsorted(moving.contiguous(), edges).tolist()       # of those that move: the first coded one, and the first behind those
         there = moving.to(self.pages[0].place)
         for pages in self.pages:
             pages.gather(there, target, cuts)

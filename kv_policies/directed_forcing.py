@@ -53,7 +53,7 @@ class DirectedForcing(Selection):
                              f"would be. Use a {name} of at least {geometry.chunk_frames + 1}.")
 
     def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
-        return DirectedForcingRun(self, geometry, self.active_from or retention.window(take) or PUBLISHED_WINDOW, take.total_frames)
+        return DirectedForcingRun(self, geometry, self.active_from or retention.window or PUBLISHED_WINDOW, take.total_frames)
 
 
 class DirectedForcingRun(SelectionRun):

@@ -1,7 +1,7 @@
 """What a history frame is worth to a query frame: how strongly it is attended to, and how much it differs (Focused Forcing, arXiv 2605.18346).
 
-A frame is described by its token rows: each by half its mean and half its largest values, the frame by their mean. Attention is the mean of q . k over
-all pairs of a query's and a history frame's rows, which is the product of the means.
+A frame is described by its token rows: each by half its mean and half its largest values, the frame by their mean. Attention is the mean of q . k
+over all pairs of a query's and a history frame's rows, which is the product of the means.
 """
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def key_statistics(k: Tensor, history: History, grid_rows: int) -> KeyStatistics
 
 
 def frame_scores(q: Tensor, keys: KeyStatistics, grid: tuple[int, int], weight: float) -> Tensor:
-    """Score of each history frame for each query frame and head, `[F, H, J]`: weight z(attention) + (1 - weight) z(diversity); queries `[N, H, D]`."""
+    """weight z(attention) + (1 - weight) z(diversity) of each history frame, for each query frame and head: `[F, H, J]`; queries `[N, H, D]`."""
     rows = q.unflatten(0, (-1, *grid))
     descriptor = (.5 * rows.mean(2, dtype=torch.float32) + .5 * rows.amax(2).float()).mean(1)        # [F, H, D]
     attention = torch.einsum("fhd,jhd->fhj", descriptor, keys.descriptor) * q.shape[-1] ** -.5

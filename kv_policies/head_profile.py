@@ -27,10 +27,10 @@ class HeadProfile(FullKV):
     on_share: Callable[[int, Tensor], None]
 
     def check(self, geometry: Geometry, take: Take):
-        context = take.total_frames - geometry.chunk_frames
-        if context <= SINK_FRAMES + RECENT_FRAMES:
-            raise ValueError(f"To tell heads apart a take needs more than {SINK_FRAMES + RECENT_FRAMES} latent frames before its last chunk, and this one "
-                             f"has {context}. Use a latent of at least {SINK_FRAMES + RECENT_FRAMES + geometry.chunk_frames + 1} latent frames.")
+        context, least = take.total_frames - geometry.chunk_frames, SINK_FRAMES + RECENT_FRAMES + 1
+        if context < least:
+            raise ValueError(f"To tell heads apart a take needs more than {least - 1} latent frames before its last chunk, and this one has {context}. "
+                             f"Use a latent of at least {least + geometry.chunk_frames} latent frames.")
 
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return HeadProfileRun(self, take)

@@ -44,7 +44,8 @@ class HeadTable:
             told = json.loads(text)
             about = told if isinstance(told, dict) else {}
             scores = tuple(tuple(map(float, layer)) for layer in (told["scores"] if about else told))
-            fits = len({len(layer) for layer in scores}) == 1 and len(scores[0]) > 0 and all(abs(score) < float("inf") for layer in scores for score in layer)
+            finite = all(abs(score) < float("inf") for layer in scores for score in layer)
+            fits = finite and len({len(layer) for layer in scores}) == 1 and len(scores[0]) > 0
         except (ValueError, KeyError, TypeError):
             fits = False
         if not fits:

@@ -31,7 +31,8 @@ class Pages:
             buffer[:, target] = buffer.index_select(1, rows)
 
     def settle(self, sink: int, settled: int, length: int):
-        """All `length` rows are history now, and those before `settled` are no longer among the latest; those before `sink` stay as they are. Here all do."""
+        """All `length` rows are history now, and those before `settled` are no longer among the latest; those before `sink` stay as they are.
+        Here all do."""
 
     def hold(self, count: int):
         """Keep the keys of the first `count` rows as they are, beside the others."""

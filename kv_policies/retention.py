@@ -95,7 +95,8 @@ class Retention(ABC):
         return False
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        """So many tokens of a frame count as one where only sizes matter: of chunks of these many latent frames, multiples of it stay. 1: not known."""
+        """So many tokens of a frame count as one where only sizes matter: of chunks of `lengths` latent frames, multiples of it stay.
+        1: not known."""
         return 1
 
     @abstractmethod
@@ -105,7 +106,8 @@ class Retention(ABC):
     @abstractmethod
     def start(self, geometry: Geometry, take: Take) -> RetentionRun: ...
 
-    def window(self, take: Take) -> int | None:
+    @property
+    def window(self) -> int | None:
         """Latent frames in reach, the chunk in work included, from which on older ones must leave; None when there is no such number."""
         return None
 

@@ -35,8 +35,8 @@ class RollingForcing(Schedule):
         policy.require_plain(self)
         sink, flight = geometry.chunk_frames, self.frames_at_once(geometry, take)
         if self.window_frames < sink + flight:
-            raise ValueError(f"window_frames is {self.window_frames}, and the chunks in flight ({flight} latent frames in {take.steps} steps) with the "
-                             f"sink ({sink}) need {sink + flight}. Use a larger window_frames, fewer steps or smaller chunks.")
+            raise ValueError(f"window_frames is {self.window_frames}, and the chunks in flight ({flight} latent frames in {take.steps} steps) with "
+                             f"the sink ({sink}) need {sink + flight}. Use a larger window_frames, fewer steps or smaller chunks.")
 
     def memories(self, retention: Retention, geometry: Geometry, take: Take) -> dict[str, list[BankPlan]]:
         sink, finished, flight = geometry.chunk_frames, min(take.total_frames, self.window_frames), self.frames_at_once(geometry, take)

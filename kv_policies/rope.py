@@ -18,16 +18,14 @@ def turn_in_time(shift: Tensor, channels: int, theta: float, device: torch.devic
 
 
 def turn(k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Keys `[B, S, H, D]` turned in time; the first channels of D are temporal, in adjacent pairs. The product is taken in fp32."""
+    """Keys `[B, S, H, D]` turned in time; the first channels of D are temporal, in adjacent pairs. The product is taken in fp32.
+
+    Rotations compose, so this equals rotating the bare key at the new place.
+    """
     channels = 2 * cos.shape[-1]
     even, odd = k[..., :channels].float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
     return torch.cat([turned.to(k.dtype), k[..., channels:]], -1)
-
-
-def rotate_in_time(k: Tensor, shift: Tensor, channels: int, theta: float) -> Tensor:
-    """Turn keys `[B, S, H, D]` by `shift` latent frames, float64 `[S]`. Rotations compose, so this equals rotating the bare key at the new position."""
-    return turn(k, *turn_in_time(shift, channels, theta, k.device))
 
 
 def virtual_frames(frame: Tensor, boundary: int, virtual_length: int, recent: int) -> Tensor:

@@ -47,7 +47,8 @@ class SinkWindow(Retention):
     def moving_frames(self, take: Take) -> int:
         return self.sink_frames if self.sink_rope == "shifted" else 0
 
-    def window(self, take: Take) -> int | None:
+    @property
+    def window(self) -> int | None:
         return self.window_frames
 
     def sink(self, geometry: Geometry) -> int:

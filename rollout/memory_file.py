@@ -44,12 +44,14 @@ class KVMemory:
     carried: dict[str, Tensor]       # see `Rollout.carried`
 
     @classmethod
-    def copied(cls, about: State, chunks: Sequence[Chunk], latents: Tensor, prefix: Tensor | None, streams: State, carried: dict[str, Tensor]) -> KVMemory:
+    def copied(cls, about: State, chunks: Sequence[Chunk], latents: Tensor, prefix: Tensor | None, streams: State,
+               carried: dict[str, Tensor]) -> KVMemory:
         """Of a run, whose tensors go with it; `streams` are copies already."""
         def copy(x: Tensor) -> Tensor:
             return x.to("cpu", copy=True)
 
-        return cls(about, tuple(chunks), copy(latents), None if prefix is None else copy(prefix), streams, {name: copy(x) for name, x in carried.items()})
+        return cls(about, tuple(chunks), copy(latents), None if prefix is None else copy(prefix), streams,
+                   {name: copy(x) for name, x in carried.items()})
 
     @property
     def frames(self) -> int:

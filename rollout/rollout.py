@@ -84,7 +84,8 @@ class Rollout:
                     stream.retention.cut(stream.caches[HISTORY], chunk)
         if chunk.index in self._reruns:
             with self._trace.phase("recache", chunk):
-                frames = recache(self._session, chunk, self._reruns.pop(chunk.index), lambda old, x0: self._write(Forward(old, self.steps), x0, sigma))
+                frames = recache(self._session, chunk, self._reruns.pop(chunk.index),
+                                 lambda old, x0: self._write(Forward(old, self.steps), x0, sigma))
             again = f"latent frames {frames.start} to {frames.stop - 1} were" if frames else "nothing stood that could be"
             self._trace.note(f"Latent frame {chunk.start_frame}: {again} run again under the new prompt.")
         self._hold_latents(self._session.latents)

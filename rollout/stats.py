@@ -100,8 +100,9 @@ class KVStats:
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
         last = self.chunks[-1]
         lines = [
-            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} ({self.given_pixel_frames}) of them given; "
-            f"{last.index + 1} chunks, {self.steps} steps for each new one; {self.streams} prompt stream(s) with a cache each",
+            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} "
+            f"({self.given_pixel_frames}) of them given; {last.index + 1} chunks, {self.steps} steps for each new one; "
+            f"{self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})"
             + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
@@ -110,7 +111,8 @@ class KVStats:
             f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
         if self.measured_peaks:
-            lines.append("measured peaks, weights included - " + ", ".join(f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items()))
+            peaks = ", ".join(f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items())
+            lines.append(f"measured peaks, weights included - {peaks}")
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
         return "\n".join([*lines, *self.notes])

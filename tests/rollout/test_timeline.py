@@ -48,7 +48,8 @@ def test_notes_tell_the_line_as_it_was_written_and_which_prompt_changes():
 
 
 @pytest.mark.parametrize("text, words", [("a lighthouse | a storm", "Line 1 of the timeline is 'a lighthouse | a storm'"),
-                                         ("0: a\n\n1.5: b", "Line 3 of the timeline is '1.5: b'"), ("0: a\n48: ", "Line 2 of the timeline, '48:', has no prompt"), ("0: a\n1:00:", "Line 2 of the timeline, '1:00:', has no prompt"),
+                                         ("0: a\n\n1.5: b", "Line 3 of the timeline is '1.5: b'"), ("0: a\n48: ", "Line 2 of the timeline, '48:', has no prompt"),
+                                         ("0: a\n1:00:", "Line 2 of the timeline, '1:00:', has no prompt"),
                                          ("0: a\n0s: b", "Line 2 of the timeline begins where an earlier"), ("0: a\n2: b\n2: c", "Line 3"),
                                          ("48: a", "no prompt for the beginning"), (" \n", "no prompt for the beginning")])
 def test_prompts_without_a_frame_are_refused_by_line(text, words):
