@@ -15,7 +15,7 @@ from .outer_sample import look_ahead
 from .patch import patch
 from .profiles import ARProfile, profile_of
 from .sampling import ARVideoSampler
-from .stream import StreamToFile
+from .stream import StreamToFile, TakeFile
 
 EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")     # the host's; they mean nothing on a made take
 
@@ -44,12 +44,7 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     samples = comfy.sample.fix_empty_latent_channels(model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS))
     files = stream and stream.open(model)
     if files and files.memory:
-        if memory:
-            raise ValueError("The stream goes on from its own files, and a kv_memory is connected as well. Disconnect it, or turn resume off.")
-        memory = files.memory
-        if memory.frames >= samples.shape[2]:
-            raise ValueError(f"{files.video} is finished: all {memory.frames} latent frames of the take are in it. Turn resume off to make another "
-                             "take, or use a longer latent to extend this one.")
+        memory = memory_of_stream(files, memory, samples.shape[2])
     stats: list[KVStats] = []
     sampler = ARVideoSampler(policy, chunk_frames, None if prefix is None else prefix["samples"], control, latent.get("batch_index"),
                              drop_given, stats.append, memory, stop_after, on_memory, files)
@@ -66,3 +61,13 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
         taken[:, :, :given.shape[2]] = given.to(taken)
     kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
     return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]
+
+
+def memory_of_stream(files: TakeFile, memory: KVMemory | None, frames: int) -> KVMemory:
+    """What a take of so many latent frames goes on from in its files. ValueError where there is another `memory`, or nothing left to make."""
+    if memory:
+        raise ValueError("The stream goes on from its own files, and a kv_memory is connected as well. Disconnect it, or turn resume off.")
+    if files.memory.frames >= frames:
+        raise ValueError(f"{files.video} is finished: all {files.memory.frames} latent frames of the take are in it. Turn resume off to make "
+                         "another take, or use a longer latent to extend this one.")
+    return files.memory

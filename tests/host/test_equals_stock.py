@@ -8,6 +8,7 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
+import comfy.ops  # noqa: E402
 import comfy.samplers  # noqa: E402
 import comfy.sd  # noqa: E402
 import tiny  # noqa: E402
@@ -119,3 +120,30 @@ def test_the_users_attention_function_does_the_reading():
     model.model_options["transformer_options"]["optimized_attention_override"] = override
     assert torch.equal(tiny.ours(model, noise, 2, steps=2), expected)
     assert {pair for pair in calls if pair[1] != 7} == {(30, 30), (30, 60)}          # own chunk, then with the one before; 7 is the text
+
+
+class PackedOps(comfy.ops.manual_cast):
+    """Weights that lie packed and are unpacked for each forward, in operations of another pack: as GGUF's do."""
+
+    class Linear(comfy.ops.manual_cast.Linear):
+        def _load_from_state_dict(self, state_dict, prefix, *args):
+            weight = state_dict[f"{prefix}weight"]
+            self.scale = weight.abs().amax(1, keepdim=True) / 127
+            self.weight = torch.nn.Parameter((weight / self.scale).round().to(torch.int8), requires_grad=False)
+            self.bias = torch.nn.Parameter(state_dict[f"{prefix}bias"], requires_grad=False)
+
+        def forward_comfy_cast_weights(self, x):
+            return torch.nn.functional.linear(x, self.weight * self.scale, self.bias)
+
+
+def test_packed_weights_in_operations_of_another_pack_equal_the_stock_samplers():
+    state, config = tiny.tiny_state()
+    metadata = {"config": json.dumps({"transformer": {**config, "causal_ar": True}})}
+    model = comfy.sd.load_diffusion_model_state_dict(state, model_options={"custom_operations": PackedOps}, metadata=metadata)
+    assert model.model.diffusion_model.blocks[0].self_attn.q.weight.dtype == torch.int8
+    noise, kept = tiny.noise_of(7), []
+    stock = tiny.stock(model, noise, 3)
+    assert torch.equal(stock, tiny.ours(model, noise, 3)) and not torch.equal(stock, tiny.ours(tiny.tiny_model(), noise, 3))
+    first = tiny.ARVideoSampler(chunk_frames=3, stop_after=3, on_memory=kept.append)
+    tiny.guide(tiny.prepared(model), first, noise)
+    assert torch.equal(stock, tiny.guide(tiny.prepared(model), tiny.ARVideoSampler(chunk_frames=3, memory=kept[0]), noise))
