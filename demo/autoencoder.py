@@ -115,12 +115,12 @@ def image_loss(model: nn.Module, rng: np.random.Generator, generator: torch.Gene
     Without the pressure the encoder says the same three things sixteen times, which is its answer to the noise.
     """
     x = pictures(rng, 8, 2)
-    z = encode(model, x).float()
+    z = encode(model, x)
     z = (z - z.mean((0, 2, 3, 4), keepdim=True)) / (z.std((0, 2, 3, 4), keepdim=True) + 1e-4)
     correlation = torch.corrcoef(z.movedim(1, 0).flatten(1))
     redundancy = (correlation - torch.eye(len(correlation))).square().mean()
     noise = NOISE * torch.rand((len(z), 1, 1, 1, 1), generator=generator)
-    return difference(model.decode(z + noise * torch.randn(z.shape, generator=generator)).float(), x) + 3 * redundancy
+    return difference(model.decode(z + noise * torch.randn(z.shape, generator=generator)), x) + 3 * redundancy
 
 
 @torch.no_grad()
@@ -147,4 +147,4 @@ def clip_loss(model: nn.Module, rng: np.random.Generator, generator: torch.Gener
         z = torch.cat([encode(model, keys[:, :, i:i + 1]) for i in range(keys.shape[2])], 2)
         noise = .5 * NOISE * torch.rand((len(z), 1, 1, 1, 1), generator=generator)
         z = z + noise * torch.randn(z.shape, generator=generator) * std.view(1, -1, 1, 1, 1)
-    return difference(model.decode(z).float(), glide)
+    return difference(model.decode(z), glide)

@@ -51,8 +51,7 @@ class WorldPool:
     @torch.no_grad()
     def _draw(self):
         picture, time, district = draw_world(self.rng, POOL_COLUMNS)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
-            latent = encode(self.autoencoder, picture[None, :, None])[0, :, 0]
+        latent = encode(self.autoencoder, picture[None, :, None])[0, :, 0]
         return (latent - self.mean) / self.std, time, district
 
     def refresh(self, count: int):
@@ -110,7 +109,7 @@ def forcing_loss(model: nn.Module, pool: WorldPool, generator: torch.Generator, 
     sigma = torch.where(torch.rand(sigma.shape, generator=generator) < .5, 0., sigma).repeat_interleave(CHUNK, 1)
     noise, s = torch.randn(x.shape, generator=generator), sigma[:, None, :, None, None]
     of = torch.arange(chunks).repeat_interleave(CHUNK * TOKENS)
-    mask = torch.zeros(len(of), len(of), dtype=torch.bfloat16).masked_fill(of[:, None] < of[None], float("-inf"))
+    mask = torch.zeros(len(of), len(of)).masked_fill(of[:, None] < of[None], float("-inf"))
 
     def attention(function, q, k, v, heads, **options):
         rows = q.shape[1]
@@ -121,4 +120,4 @@ def forcing_loss(model: nn.Module, pool: WorldPool, generator: torch.Generator, 
     velocity = model.forward_orig(torch.cat([(1 - s) * x + s * noise, control], 1), sigma * 1000, said, freqs=rope(model, frames),
                                   transformer_options={"optimized_attention_override": attention})
     weight = (s > 0).float()
-    return ((velocity.float() - (noise - x)).square() * weight).sum() / (weight.sum() * x[0, :, 0].numel()).clamp(min=1)
+    return ((velocity - (noise - x)).square() * weight).sum() / (weight.sum() * x[0, :, 0].numel()).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Make the demo world's weights from a seed: `dev/python demo/train.py`. Under two hours on two cores; resumes where it stopped.
+"""Make the demo world's weights from a seed: `dev/python demo/train.py`. Two hours on two cores; resumes where it stopped.
 
 1. autoencoder   the cell encoder and a first decoder, on single pictures
 2. model         the video model on the encoder's latents; every fourth batch holds long examples
@@ -53,8 +53,7 @@ class Stage:
             for optimiser in self.optimisers:
                 for group in optimiser.param_groups:
                     group["lr"] = self.rate * min(1, (self.step + 1) / 100) * (1 - self.step / self.steps) ** .5 + 1e-6
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = loss_of(self.step)
+            loss = loss_of(self.step)
             self.model.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.)
