@@ -66,11 +66,15 @@ def test_a_workflow_has_a_thumbnail(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("real_")])
 def test_a_workflow_for_a_checkpoint_says_where_its_files_are(name):
-    """ComfyUI offers to download what a node names under `properties.models`."""
+    """ComfyUI offers to download what a node names under `properties.models`, where one of the node's own values is the name."""
     note = next(node for node in load(name)["nodes"] if node["type"] == "MarkdownNote")["widgets_values"][0]
-    named = {value for node in load(name)["nodes"] for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pt"))}
-    models = [model for node in load(name)["nodes"] for model in node["properties"].get("models", ())]
-    assert {model["name"] for model in models} == named and len(named) > 2
-    for model in models:
-        assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith("/" + model["name"])
-        assert model["directory"] in ("diffusion_models", "loras", "text_encoders", "vae") and model["url"] in note
+    folders = {"KeepsakeARVideoModelLoader": ["diffusion_models", "loras"], "CLIPLoader": ["text_encoders"], "VAELoader": ["vae"]}
+    loaders = [node for node in load(name)["nodes"] if node["type"] in folders]
+    assert {node["type"] for node in loaders} == set(folders)
+    for node in loaders:
+        models = node["properties"]["models"]
+        assert [model["name"] for model in models] == [value for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pt"))]
+        for model, folder in zip(models, folders[node["type"]]):
+            assert set(model) == {"name", "url", "directory"} and model["directory"] == folder
+            assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith("/" + model["name"])
+            assert f"`models/{folder}`: [{model['name']}]({model['url']})" in note
