@@ -51,7 +51,7 @@ class Plan:
     @property
     def setup(self) -> Setup:
         return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece,
-                     comfy.model_management.throw_exception_if_processing_interrupted)
+                     on_chunk=comfy.model_management.throw_exception_if_processing_interrupted)
 
     @cached_property
     def estimate(self) -> Estimate:

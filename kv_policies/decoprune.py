@@ -1,6 +1,6 @@
 """Keep what could not have been predicted: denoising-consistency pruning (DeCoPrune, arXiv 2609.39096)."""
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from .state import State, count_of, counts_of
 from .take import Chunk, Geometry, Take
 
 MODES = ("threshold", "target_keep")
+PLANNED = "planned"              # of dry runs: the best target_keep stay, and room is made as where the picture decides
 REINDEX = ("auto", "off", "periodic")
 PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
 ROOM = 2                         # chunks of kept tokens that the first allocation has room for; the bank grows by a quarter from there on
@@ -50,7 +51,7 @@ class DeCoPrune(Retention):
     most_frames: int = 0
 
     def __post_init__(self):
-        for name, value, known in (("mode", self.mode, MODES), ("score", self.score, SCORES), ("reindex", self.reindex, REINDEX)):
+        for name, value, known in (("mode", self.mode, (*MODES, PLANNED)), ("score", self.score, SCORES), ("reindex", self.reindex, REINDEX)):
             if value not in known:
                 raise ValueError(f"{name} is '{value}'. Use one of: {', '.join(known)}.")
         if math.isnan(self.gamma) or math.isnan(self.target_keep):
@@ -69,7 +70,10 @@ class DeCoPrune(Retention):
 
     @property
     def by_content(self) -> bool:
-        return self.mode == "threshold"
+        return self.mode != "target_keep"
+
+    def at_share(self, share: float) -> Retention:
+        return replace(self, mode=PLANNED, target_keep=share, min_keep_per_block=0) if self.by_content else self
 
     def check(self, geometry: Geometry, take: Take):
         if 0 < self.most_frames < self.sink(geometry):
@@ -90,14 +94,13 @@ class DeCoPrune(Retention):
         return min(range(take.steps - 1), key=lambda step: abs(take.sigmas[step] - PROBE_SIGMA))
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        """By threshold, scores of 0 and scores that are no number keep whole chunks or nothing, but for some of each block."""
+        if self.mode == "threshold":
+            return 1
         tokens = geometry.tokens_per_frame
-        if self.by_content:
-            return 1 if self.min_keep_per_block else tokens
         return math.gcd(tokens, *(self.count(frames * tokens) for frames in lengths))
 
     def count(self, tokens: int) -> int:
-        """How many of a chunk's tokens stay in mode "target_keep"."""
+        """How many of a chunk's tokens stay, where that is a share."""
         return round(self.target_keep * tokens)
 
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
@@ -178,17 +181,20 @@ class DeCoPruneRun(RetentionRun):
             return
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None
-        self.histogram.add(scores)
         ranks = self.ranks(cache, chunk, scores)
-        self.records.add(chunk, self.choose(scores, ranks), ranks)
+        keep = self.choose(scores, ranks)
+        self.histogram.add(scores, keep)
+        self.records.add(chunk, keep, ranks)
 
     def state(self) -> State:
-        return {**self.records.state(), "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts)}
+        return {**self.records.state(), "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts),
+                "kept": self.histogram.kept}
 
     def restore(self, state: State):
         self.records.restore(state)
         self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
         self.histogram.counts = counts_of(state, "scores", 2 ** 63, len(self.histogram.counts))
+        self.histogram.kept = count_of(state, "kept", sum(self.histogram.counts))
 
     def ranks(self, cache: KVCache, chunk: Chunk, scores: Tensor) -> Tensor:
         """How much each of a chunk's tokens is worth keeping, like `scores` `[F * h * w]`."""

@@ -91,8 +91,12 @@ class Retention(ABC):
 
     @property
     def by_content(self) -> bool:
-        """Whether the number of tokens that stay depends on the picture. Then scores of 0 keep the fewest, and scores that are no number all."""
+        """Whether the number of tokens that stay depends on the picture."""
         return False
+
+    def at_share(self, share: float) -> Retention:
+        """The same for a dry run: of the tokens that the picture decides on this share stays, as near as it can, from 0 for the fewest to 1 for all."""
+        return self
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
         """So many tokens of a frame count as one where only sizes matter: of chunks of `lengths` latent frames, multiples of it stay.

@@ -56,19 +56,26 @@ def highest(values: Tensor, count: int, first: Tensor | None = None) -> Tensor:
 
 
 class ScoreHistogram:
-    """Counts of scores in bins that grow by a factor, from 1e-4 to 10, with one bin below and one above."""
+    """Counts of scores in bins that grow by a factor, from 1e-4 to 10, with one bin below and one above; and how many of the tokens were to stay."""
 
     EDGES = tuple(round(10 ** (exponent / 8), 6) for exponent in range(-32, 9))
 
     def __init__(self, name: str, threshold: float | None):
         self.name, self.threshold = name, threshold
         self.counts = [0] * (len(self.EDGES) + 1)
+        self.kept = 0
 
-    def add(self, scores: Tensor):
-        """Count scores; a score equal to an edge lies below it, and one that is no number above all."""
+    @property
+    def share(self) -> float | None:
+        """Of the tokens that were scored, those that were to stay; None: none was scored."""
+        return self.kept / sum(self.counts) if any(self.counts) else None
+
+    def add(self, scores: Tensor, keep: Tensor):
+        """Count scores, and the tokens of them that are to stay, bool; a score equal to an edge lies below it, and one that is no number above all."""
+        self.kept += int(keep.sum())
         bins = torch.bucketize(scores.cpu().nan_to_num(math.inf), torch.tensor(self.EDGES))
         for i, count in enumerate(torch.bincount(bins, minlength=len(self.counts)).tolist()):
             self.counts[i] += count
 
     def to_dict(self) -> dict:
-        return {"score": self.name, "threshold": self.threshold, "edges": list(self.EDGES), "counts": list(self.counts)}
+        return {"score": self.name, "threshold": self.threshold, "edges": list(self.EDGES), "counts": list(self.counts), "kept": self.kept}

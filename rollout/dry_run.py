@@ -21,7 +21,7 @@ from .trace import Trace
 if TYPE_CHECKING:
     from .estimate import Setup
 
-FORGOTTEN, KEPT = 1.0, float("nan")      # what all latents are: every prediction was right, or no score is a number and keeps its token
+FORGOTTEN, KEPT = 0., 1.             # shares of what the picture decides: as little as may be stays, or all
 
 
 @dataclass(frozen=True)
@@ -59,17 +59,19 @@ def in_one_row(setup: Setup) -> tuple[int, int]:
 class DryRun:
     """Iterate for the need of each chunk; on the way the trace is filled as by a run.
 
-    With `latent` FORGOTTEN a policy that scores tokens keeps as few as it may, with KEPT all of them.
+    Of the tokens that the picture decides on `share` stays.
     """
 
-    def __init__(self, setup: Setup, latent: float):
-        self.setup, self.trace, self.copied_bytes, self.lane_bytes = setup, Trace(watches=False), 0, {}
+    def __init__(self, setup: Setup, share: float):
+        policy = replace(setup.policy, retention=setup.policy.retention.at_share(share))
+        self.setup = setup = replace(setup, policy=policy)
+        self.trace, self.copied_bytes, self.lane_bytes = Trace(watches=False), 0, {}
         self.tokens, self.layers = in_one_row(setup)
         g = setup.geometry
         geometry = replace(g, layers=g.layers // self.layers, head_dim=g.head_dim * self.tokens * self.layers,
                            grid=g.grid if self.tokens == 1 else (1, g.tokens_per_frame // self.tokens))
-        self.latents = torch.full((1, 1, 1, 1, 1), latent).expand(1, 1, setup.take.total_frames, *geometry.grid)     # a number for each token
-        self.session = Session(replace(setup.policy, storage=Outline(setup.policy.storage)), geometry, setup.take, setup.dtype, torch.device("meta"))
+        self.latents = torch.ones(1, 1, 1, 1, 1).expand(1, 1, setup.take.total_frames, *geometry.grid)       # a number for each token
+        self.session = Session(replace(policy, storage=Outline(policy.storage)), geometry, setup.take, setup.dtype, torch.device("meta"))
 
     def __iter__(self) -> Iterator[Need]:
         model = Model(self._call, self._call, lambda number, step, like: self.latents[:, :, :like.shape[2]])

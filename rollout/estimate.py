@@ -5,13 +5,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
+from typing import NamedTuple
 
 import torch
 
-from ..kv_policies import Chunk, Geometry, KVPolicy, Take
+from ..kv_policies import Chunk, Geometry, KVPolicy, Retention, Take
 from .chunks import plan_chunks
 from .dry_run import FORGOTTEN, KEPT, DryRun, Need
-from .memory_file import KVMemory
+from .memory_file import KVMemory, stream_name
 from .timeline import prompt_frames
 
 
@@ -27,6 +28,7 @@ class Setup:
     dtype: torch.dtype
     memory: KVMemory | None = None   # from which the take goes on
     piece: range | None = None       # numbers of the chunks that are made; None: of all that are not made yet
+    share: float | None = None       # of the tokens that the picture decides on, what is expected to stay, if that is known
     on_chunk: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)    # called while it is looked into; may raise, to end that
 
     @property
@@ -47,46 +49,67 @@ class Setup:
                        take=replace(self.take, total_frames=frames, prompt_frames=prompt_frames(chunks)))
 
 
+class Peaks(NamedTuple):
+    """Most bytes at one time, over a take."""
+
+    allocated: int
+    needed: int                      # of these, on the device, with what moving and joining rows holds twice
+    host: int                        # and in main memory
+
+
+def peaks(needs: tuple[Need, ...]) -> Peaks:
+    return Peaks(max(need.row.allocated_bytes for need in needs), max(need.nbytes for need in needs), max(need.host_bytes for need in needs))
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """The needs of a take by chunk: the least, and the most where the policy goes by the picture; else both are the same."""
+    """The needs of a take by chunk: the least, and the most where the policy goes by the picture; else both are the same. Between them what is
+    expected, where the setup tells a share."""
 
     least: tuple[Need, ...]
     most: tuple[Need, ...]
+    expected: tuple[Need, ...] | None
     bank_names: tuple[str, ...]
     lane_bytes: dict[str, int]       # most bytes allocated on the device in each of the schedule's lanes, at least
 
     @property
     def allocated(self) -> tuple[int, int]:
-        """Most bytes allocated at one time, over the take: at least, and at most."""
-        return tuple(max(need.row.allocated_bytes for need in needs) for needs in (self.least, self.most))
+        """At least, and at most, as of the peaks the next two."""
+        return peaks(self.least).allocated, peaks(self.most).allocated
 
     @property
     def needed(self) -> tuple[int, int]:
-        """Of these, the most on the device, with what moving and joining rows holds twice."""
-        return tuple(max(need.nbytes for need in needs) for needs in (self.least, self.most))
+        return peaks(self.least).needed, peaks(self.most).needed
 
     @property
     def host(self) -> tuple[int, int]:
-        """And in main memory."""
-        return tuple(max(need.host_bytes for need in needs) for needs in (self.least, self.most))
+        return peaks(self.least).host, peaks(self.most).host
 
 
 def estimate(setup: Setup) -> Estimate:
-    least = DryRun(setup, FORGOTTEN)
-    needs = least.needs()
-    return Estimate(needs, DryRun(setup, KEPT).needs() if setup.policy.retention.by_content else needs, least.trace.bank_names, least.lane_bytes)
+    dry = DryRun(setup, FORGOTTEN)
+    least, by_content = dry.needs(), setup.policy.retention.by_content
+    most = DryRun(setup, KEPT).needs() if by_content else least
+    expected = None if setup.share is None or not by_content else DryRun(setup, setup.share).needs()
+    return Estimate(least, most, expected, dry.trace.bank_names, dry.lane_bytes)
 
 
-def fits(setup: Setup, budget: int, ram: float = math.inf, latent: float = FORGOTTEN) -> bool:
-    """Whether the least that a take needs (KEPT: the most) is within so many bytes on the device and, of what is held there by choice, in main memory."""
-    return all(need.nbytes <= budget and need.host_bytes <= ram for need in DryRun(setup, latent))
+def share_in(memory: KVMemory, retention: Retention, geometry: Geometry, take: Take) -> float | None:
+    """Of the tokens that a memory's take has scored so far, those that were to stay; None: it scores none, or has not yet."""
+    run = retention.start(geometry, take)
+    run.restore(memory.streams[stream_name(0)]["retention"])
+    return run.histogram and run.histogram.share
 
 
-def longest(setup: Setup, budget: int, bound: int, ram: float = math.inf, latent: float = FORGOTTEN) -> int:
+def fits(setup: Setup, budget: int, ram: float = math.inf, share: float = FORGOTTEN) -> bool:
+    """Whether what a take needs when such a share stays is within so many bytes on the device and, of what is held there by choice, in main memory."""
+    return all(need.nbytes <= budget and need.host_bytes <= ram for need in DryRun(setup, share))
+
+
+def longest(setup: Setup, budget: int, bound: int, ram: float = math.inf, share: float = FORGOTTEN) -> int:
     """The most latent frames, up to `bound`, whose take `fits`; 0: not one new frame."""
     shortest = max(setup.take.given_frames, setup.memory.frames if setup.memory else 0) + 1
-    return most_that(lambda frames: fits(setup.of_length(frames), budget, ram, latent), shortest, bound, frames_in(setup, budget))
+    return most_that(lambda frames: fits(setup.of_length(frames), budget, ram, share), shortest, bound, frames_in(setup, budget))
 
 
 def frames_in(setup: Setup, budget: int) -> int:

@@ -42,7 +42,7 @@ class KVStats:
     seconds: float                   # wall time of the sampling
     peak_cache_bytes: int            # most bytes allocated for keys and values at one time
     notes: tuple[str, ...] = ()      # what a user should know about this run
-    scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, over all items
+    scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, and how many were to stay; of all items
     latent_size: tuple[int, int] = (0, 0)    # height and width
     memory_maps: tuple[MemoryMap, ...] = ()  # by item
     bank_names: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ def _shares_above(scores: dict) -> str:
     counts, total = scores["counts"], sum(scores["counts"])
     if not total:
         return f"{scores['score']}: no chunk was scored"
-    told = ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
+    told = f"{scores['kept'] / total:.1%} of them to stay, " + ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
     return f"{scores['score']} of {total} tokens: {told}" + (f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else "")
 
 

@@ -79,8 +79,8 @@ class Trace:
             self.note(text)
         if streams[0].retention.histogram is not None:
             told = streams[0].retention.histogram.to_dict()
-            before = self.scores["counts"] if self.scores else [0] * len(told["counts"])
-            self.scores = {**told, "counts": [a + b for a, b in zip(before, told["counts"])]}
+            before = self.scores or {"counts": [0] * len(told["counts"]), "kept": 0}
+            self.scores = {**told, "counts": [a + b for a, b in zip(before["counts"], told["counts"])], "kept": before["kept"] + told["kept"]}
         if self._watch:
             self.memory_maps.append(self._watch.map([row for row in self.rows if row.item == self.item]))
         self._watch = None

@@ -56,9 +56,10 @@ def test_the_highest_come_after_those_that_are_first():
 
 def test_the_histogram_counts_every_score_once():
     histogram = ScoreHistogram("mse", .1)
-    histogram.add(torch.tensor([0., .1, .11, 5., 1e9, math.nan]))
-    histogram.add(torch.tensor([.1]))
+    histogram.add(torch.tensor([0., .1, .11, 5., 1e9, math.nan]), torch.tensor([0, 0, 1, 1, 1, 1]).bool())
+    histogram.add(torch.tensor([.1]), torch.tensor([False]))
     told = histogram.to_dict()
+    assert told["kept"] == 4 and histogram.share == 4 / 7 and ScoreHistogram("mse", .1).share is None
     assert sum(told["counts"]) == 7 and len(told["counts"]) == len(told["edges"]) + 1
     at = told["edges"].index(.1)
     assert sum(told["counts"][:at + 1]) == 3                      # .1 itself lies below: the rule is strict
