@@ -41,11 +41,11 @@ def list_of(state: State, name: str, length: int) -> list:
 
 
 def counts_of(state: State, name: str, most: int, length: int | None = None) -> list[int]:
-    """A list of whole numbers from 0 to `most`."""
+    """A list of whole numbers from 0 to `most`, apart from the state's own: who takes it over may count on in it."""
     values = part_of(state, name, list)
     if length not in (None, len(values)) or any(type(value) is not int or not 0 <= value <= most for value in values):
         raise damaged(f"'{name}' must be a list of whole numbers from 0 to {most}" + ("" if length is None else f", {length} of them"))
-    return values
+    return list(values)
 
 
 def count_of(state: State, name: str, most: int) -> int:

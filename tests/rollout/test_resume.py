@@ -84,6 +84,17 @@ def test_resumed_equals_straight(policy, tmp_path):
         compare(policy, draw, draw_take(policy, draw), tmp_path / "memory.safetensors")
 
 
+@pytest.mark.parametrize("retention", [SinkWindow(1, 7), DeCoPrune(gamma=5.)], ids=repr)
+def test_one_branch_of_a_memory_leaves_the_other_as_it_is(retention):
+    """Out of one memory, not its file: a new shot, then the take as it was."""
+    kept = []
+    straight, trace, _ = fake.take(KVPolicy(retention), 16, 2)
+    fake.take(KVPolicy(retention), 16, 2, stop_after=8, on_memory=kept.append)
+    fake.take(KVPolicy(retention), 16, 2, memory=kept[0], starts=(PromptStart(8, "cut"),))
+    again, resumed, _ = fake.take(KVPolicy(retention), 16, 2, memory=kept[0])
+    assert torch.equal(again, straight) and resumed.scores == trace.scores
+
+
 def test_a_take_can_be_extended_and_its_short_last_chunk_stays(tmp_path):
     kept = []
     first, *_ = fake.take(KVPolicy(), 5, 2, on_memory=kept.append)
