@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from ..rollout.chunks import plan_chunks, plan_piece
-from ..rollout.estimate import Estimate, Setup, estimate
+from ..rollout.earlier_take import share_in
+from ..rollout.estimate import Estimate, Setup, estimate, peaks
 from ..rollout.memory_file import KVMemory
 from ..rollout.timeline import prompt_frames
 from .attention import is_patched
@@ -24,7 +25,7 @@ from .prompts import Prompts, arrange_prompts
 from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
 from .roles import check_roles, role_notes, split_roles
 
-EXPECTED_SHARE = .15             # of tokens whose stay depends on the picture: the paper's DeCoPrune takes keep 14.6 % (arXiv 2609.39096)
+EXPECTED_SHARE = .15             # of tokens that the picture decides on, where nothing is known: the paper's takes keep 14.6 % (arXiv 2609.39096)
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ class Plan:
 
     @property
     def setup(self) -> Setup:
-        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece,
-                     on_chunk=comfy.model_management.throw_exception_if_processing_interrupted)
+        share = share_in(self.memory, self.policy.retention, self.geometry, self.take) if self.memory else None
+        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece, share,
+                     comfy.model_management.throw_exception_if_processing_interrupted)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -59,13 +61,14 @@ class Plan:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that keys and values take on the device that gets most, and what moving or joining them holds twice: at least, and of what
-        depends on the picture an expected share."""
+        """Bytes that keys and values take on the device that gets most, and what moving or joining them holds twice: at least, and what is expected
+        beyond that, where it depends on the picture."""
         held = Counter()
         for lane, nbytes in self.estimate.lane_bytes.items():
             held[self.lanes.get(lane)] += nbytes
         least, most = self.estimate.needed
-        return max(held.values()) + self.estimate.least[-1].device_copied_bytes + int(EXPECTED_SHARE * (most - least))
+        more = peaks(self.estimate.expected).needed - least if self.estimate.expected else int(EXPECTED_SHARE * (most - least))
+        return max(held.values()) + self.estimate.least[-1].device_copied_bytes + more
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.

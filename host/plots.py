@@ -5,7 +5,7 @@ from comfy_api.latest import ui
 from torch import Tensor
 
 from ..rollout.stats import KVStats
-from .memory import Outlook
+from .outlook import Outlook
 
 
 def _figure(width: float, height: float):
@@ -73,6 +73,9 @@ def plot_outlook(outlook: Outlook) -> Tensor:
     if least is not most:
         axes.plot(frame, needed[1], color="tab:red", linestyle=":", label="at most")
         axes.fill_between(frame, *needed, color="tab:red", alpha=.1)
+    if outlook.expected:
+        expected = [(need.nbytes + outlook.activations) / gib for need in outlook.estimate.expected]
+        axes.plot(frame, expected, color="tab:red", linestyle="--", label="as expected")
     for nbytes, name, style in ((outlook.free - outlook.weights, "free beside the weights", "-."), (outlook.total, "the device has", "-")):
         if nbytes / gib < 3 * max(needed[1]):        # far above it would flatten the rest
             axes.axhline(nbytes / gib, color="k", linewidth=.8, linestyle=style, label=name)

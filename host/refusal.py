@@ -7,7 +7,8 @@ from dataclasses import replace
 from ..kv_policies import CleanPass, DeCoPrune, KVStorage, ReadAll, SinkWindow, Storage
 from ..rollout.estimate import Setup, fits, frames_in, longest, most_that
 from .backbone import read_geometry, require_wan
-from .memory import LONGEST, Outlook, activation_bytes, size
+from .memory import activation_bytes
+from .outlook import LONGEST, Outlook, size
 
 SINK_FRAMES = 3
 TARGET_KEEP = .15

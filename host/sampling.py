@@ -103,7 +103,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         notes = (*plan.notes, *trace.notes, *([self.files.report()] if self.files else []))
         return KVStats(plan.policy.describe(), plan.geometry, str(plan.dtype).removeprefix("torch."), plan.take.steps, plan.temporal_compression,
                        trace.streams, tuple(trace.rows), seconds, trace.peak_cache_bytes, notes, trace.scores, latent_size, tuple(trace.memory_maps),
-                       trace.bank_names, peaks.told(), plan.take.given_frames)
+                       trace.bank_names, peaks.told(), plan.take.given_frames, plan.estimate.allocated)
 
     def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):
         """After a piece: make it safe; after the last one, also leave the memory."""

@@ -72,6 +72,10 @@ class DeCoPrune(Retention):
     def by_content(self) -> bool:
         return self.mode != "target_keep"
 
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        return ("mode", "gamma", "score", "probe_step", "min_keep_per_block", *["floor_threshold"] * (self.min_keep_per_block > 0))
+
     def at_share(self, share: float) -> Retention:
         return replace(self, mode=PLANNED, target_keep=share, min_keep_per_block=0) if self.by_content else self
 

@@ -94,8 +94,13 @@ class Retention(ABC):
         """Whether the number of tokens that stay depends on the picture."""
         return False
 
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        """Names of the parameters that decide how much that is."""
+        return ()
+
     def at_share(self, share: float) -> Retention:
-        """The same for a dry run: of the tokens that the picture decides on this share stays, as near as it can, from 0 for the fewest to 1 for all."""
+        """The same for a dry run: of the tokens that the picture decides on this share stays, from 0 for none to 1 for all."""
         return self
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:

@@ -71,7 +71,7 @@ class ScoreHistogram:
         return self.kept / sum(self.counts) if any(self.counts) else None
 
     def add(self, scores: Tensor, keep: Tensor):
-        """Count scores, and the tokens of them that are to stay, bool; a score equal to an edge lies below it, and one that is no number above all."""
+        """Count scores, and those of tokens that are to stay, bool; one equal to an edge lies below it, and one that is no number above all."""
         self.kept += int(keep.sum())
         bins = torch.bucketize(scores.cpu().nan_to_num(math.inf), torch.tensor(self.EDGES))
         for i, count in enumerate(torch.bincount(bins, minlength=len(self.counts)).tolist()):

@@ -4,7 +4,7 @@ from comfy_api.latest import io
 from ..host.memory import outlook_of_inputs
 from ..host.plots import plot_outlook, save_preview
 from .sampler import chunk_frames_input, policy_to_use, prefix_input
-from .sockets import CATEGORY
+from .sockets import CATEGORY, KVStatsSocket
 
 
 class KVMemoryEstimate(io.ComfyNode):
@@ -23,12 +23,16 @@ class KVMemoryEstimate(io.ComfyNode):
                 io.Int.Input("prompts", default=1, min=1, max=16, tooltip="Positive prompts that run at the same time, each with a cache of its own."),
                 policy_to_use(),
                 prefix_input(),
+                KVStatsSocket.Input("kv_stats", optional=True,
+                                    tooltip="Of an earlier take of the same kind, which may be shorter and smaller: where what stays depends "
+                                            "on the picture, it tells what is to be expected."),
             ],
             outputs=[io.String.Output(display_name="report"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
 
     @classmethod
-    def execute(cls, model, latent, steps, cfg, chunk_frames, prompts, kv_policy=None, prefix=None):
-        outlook = outlook_of_inputs(model, latent, steps=steps, cfg=cfg, chunk_frames=chunk_frames, policy=kv_policy, prefix=prefix, prompts=prompts)
+    def execute(cls, model, latent, steps, cfg, chunk_frames, prompts, kv_policy=None, prefix=None, kv_stats=None):
+        outlook = outlook_of_inputs(model, latent, steps=steps, cfg=cfg, chunk_frames=chunk_frames, policy=kv_policy, prefix=prefix, prompts=prompts,
+                                    earlier=kv_stats)
         plot = plot_outlook(outlook)
         return io.NodeOutput(outlook.report(), outlook.to_json(), plot, ui={"text": [outlook.report()], "images": save_preview(plot, cls),
                                                                             "kv_estimate": [outlook.to_dict()]})

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from ..kv_policies import Chunk, Geometry, KVPolicy, Retention, Take
+from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from .chunks import plan_chunks
 from .dry_run import FORGOTTEN, KEPT, DryRun, Need
-from .memory_file import KVMemory, stream_name
+from .memory_file import KVMemory
 from .timeline import prompt_frames
 
 
@@ -49,7 +49,7 @@ class Setup:
                        take=replace(self.take, total_frames=frames, prompt_frames=prompt_frames(chunks)))
 
 
-class Peaks(NamedTuple):
+class PeakBytes(NamedTuple):
     """Most bytes at one time, over a take."""
 
     allocated: int
@@ -57,8 +57,8 @@ class Peaks(NamedTuple):
     host: int                        # and in main memory
 
 
-def peaks(needs: tuple[Need, ...]) -> Peaks:
-    return Peaks(max(need.row.allocated_bytes for need in needs), max(need.nbytes for need in needs), max(need.host_bytes for need in needs))
+def peaks(needs: tuple[Need, ...]) -> PeakBytes:
+    return PeakBytes(max(need.row.allocated_bytes for need in needs), max(need.nbytes for need in needs), max(need.host_bytes for need in needs))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Estimate:
 
     @property
     def allocated(self) -> tuple[int, int]:
-        """At least, and at most, as of the peaks the next two."""
+        """At least, and at most; so are the next two."""
         return peaks(self.least).allocated, peaks(self.most).allocated
 
     @property
@@ -94,15 +94,8 @@ def estimate(setup: Setup) -> Estimate:
     return Estimate(least, most, expected, dry.trace.bank_names, dry.lane_bytes)
 
 
-def share_in(memory: KVMemory, retention: Retention, geometry: Geometry, take: Take) -> float | None:
-    """Of the tokens that a memory's take has scored so far, those that were to stay; None: it scores none, or has not yet."""
-    run = retention.start(geometry, take)
-    run.restore(memory.streams[stream_name(0)]["retention"])
-    return run.histogram and run.histogram.share
-
-
 def fits(setup: Setup, budget: int, ram: float = math.inf, share: float = FORGOTTEN) -> bool:
-    """Whether what a take needs when such a share stays is within so many bytes on the device and, of what is held there by choice, in main memory."""
+    """Whether what a take needs, when such a share stays, is within so many bytes on the device and, of what lies there by choice, in main memory."""
     return all(need.nbytes <= budget and need.host_bytes <= ram for need in DryRun(setup, share))
 
 

@@ -48,6 +48,7 @@ class KVStats:
     bank_names: tuple[str, ...] = ()
     measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
     given_frames: int = 0            # latent frames of one batch item that were given
+    planned_bytes: tuple[int, int] | None = None     # what `peak_cache_bytes` was to be by the estimate before the run: at least, and at most
 
     @property
     def peak_host_bytes(self) -> int:
@@ -104,7 +105,7 @@ class KVStats:
             f"({self.given_pixel_frames}) of them given; {last.index + 1} chunks, {self.steps} steps for each new one; "
             f"{self.streams} prompt stream(s) with a cache each",
             f"policy - {slots}",
-            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})"
+            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}){self._planned()}"
             + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
             + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
             f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept" + self._carried_on(),
@@ -116,6 +117,12 @@ class KVStats:
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
         return "\n".join([*lines, *self.notes])
+
+    def _planned(self) -> str:
+        if not self.planned_bytes:
+            return ""
+        least, most = map(_mib, self.planned_bytes)
+        return f", {least if least == most else f'{least} to {most}'} planned"
 
     def _carried_on(self) -> str:
         first = self.chunks[0].start_frame
@@ -132,8 +139,9 @@ def _shares_above(scores: dict) -> str:
     counts, total = scores["counts"], sum(scores["counts"])
     if not total:
         return f"{scores['score']}: no chunk was scored"
-    told = f"{scores['kept'] / total:.1%} of them to stay, " + ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
-    return f"{scores['score']} of {total} tokens: {told}" + (f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else "")
+    told = ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
+    threshold = f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else ""
+    return f"{scores['score']} of {total} tokens: {scores['kept'] / total:.1%} of them to stay, {told}{threshold}"
 
 
 def _mib(size: int) -> str:

@@ -1,4 +1,5 @@
 """What a take needs is told before it runs, and what cannot fit is refused with changes that work."""
+import json
 import logging
 import os
 import re
@@ -14,9 +15,12 @@ import comfy.model_management  # noqa: E402
 import comfy.sample  # noqa: E402
 import tiny  # noqa: E402
 from keepsake.host import memory  # noqa: E402
+from keepsake.host.outlook import LONGEST, size  # noqa: E402
 from keepsake.host.refusal import changes_that_fit  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy, KVStorage, SinkWindow  # noqa: E402
+from keepsake.nodes.estimate import KVMemoryEstimate  # noqa: E402
+from keepsake.rollout.estimate import peaks  # noqa: E402
 
 POLICIES = [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(mode="target_keep")), KVPolicy(storage=KVStorage("int4", 1, 1)), KVPolicy(storage=KVStorage("model", device="cpu")),
             KVPolicy(schedule=FlashForward(anchor_stride=4)),
@@ -128,7 +132,7 @@ def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):
     frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
     device_of(outlook(KVPolicy(), noise).activations + 13 * frame + 1)
     assert outlook(KVPolicy(), noise).longest == {"free": (13, 13), "total": (13, 13)}
-    assert outlook(KVPolicy(SinkWindow(0, 6)), noise).longest["free"] == (memory.LONGEST,) * 2
+    assert outlook(KVPolicy(SinkWindow(0, 6)), noise).longest["free"] == (LONGEST,) * 2
     report = outlook(KVPolicy(), noise).report()
     assert "this take fits" in report and "13 latent frames (49 pixel frames)" in report
 
@@ -157,10 +161,58 @@ def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device
     frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
     device_of(outlook(KVPolicy(), noise).activations + 40 * frame)
     surely, at_best = outlook(policy, noise).longest["free"]
-    assert 30 < surely < 40 and at_best == memory.LONGEST
-    assert f"surely {surely} latent frames" in outlook(policy, noise).report() and f"at best {memory.LONGEST} latent frames" in outlook(policy, noise).report()
+    assert 30 < surely < 40 and at_best == LONGEST
+    assert f"surely {surely} latent frames" in outlook(policy, noise).report() and f"at best {LONGEST} latent frames" in outlook(policy, noise).report()
     told = outlook(policy, noise).to_dict()
     assert (told["surely_longest_frames"]["free"], told["longest_frames"]["free"]) == (surely, at_best)
+
+
+def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
+    """By the node: of a longer take, and of a larger one."""
+    monkeypatch.setattr("keepsake.host.outlook.LONGEST", 240)
+    model, stats, policy, found = tiny.prepared(tiny.tiny_model()), [], KVPolicy(DeCoPrune(gamma=1.8)), []
+    tiny.ours(tiny.tiny_model(), tiny.noise_of(12, 4, 4), 2, policy, on_stats=stats.append, steps=3)
+    share = stats[0].scores["kept"] / sum(stats[0].scores["counts"])
+    assert 0 < share < 1
+    for noise in (tiny.noise_of(60, 4, 4), tiny.noise_of(40, 8, 6)):
+        device_of(outlook(KVPolicy(), noise).activations + 30 * outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4))
+        out, blank = (KVMemoryEstimate.execute(model, {"samples": noise}, 3, 1., 2, 1, policy, kv_stats=before) for before in (stats[0], None))
+        told, = out.ui["kv_estimate"]
+        (least, most), expected = told["needed_bytes"], told["expected"]
+        assert expected["share"] == share and least < expected["needed_bytes"] < most and len(expected["chunks"]) == len(told["chunks"])
+        found.append((told["surely_longest_frames"]["free"], expected["longest_frames"]["free"], told["longest_frames"]["free"]))
+        assert found[-1] == tuple(sorted(found[-1])) and f"{share:.1%} of it is expected to stay, as in the earlier take" in out.result[0]
+        assert f"(expected {size(expected['allocated_bytes'])})" in out.result[0] and f"as expected {found[-1][1]} latent frames" in out.result[0]
+        assert json.loads(out.result[1]) == json.loads(json.dumps(told)) and not torch.equal(out.result[2], blank.result[2])
+        assert blank.ui["kv_estimate"][0] == {**told, "expected": None}
+    with pytest.raises(ValueError, match="gamma 1.8 there and 2.0 here"):
+        outlook(KVPolicy(DeCoPrune(gamma=2.)), tiny.noise_of(60, 4, 4), earlier=replace(stats[0], steps=2))
+
+
+def test_a_take_that_goes_on_expects_what_it_has_kept_so_far():
+    model, memories, plans, policy = tiny.prepared(tiny.tiny_model()), [], [], KVPolicy(DeCoPrune(gamma=1.8))
+    part = tiny.ARVideoSampler(policy, 2, stop_after=20, on_memory=memories.append, on_stats=lambda stats: scores.update(stats.scores))
+    scores: dict = {}
+    tiny.guide(model, part, tiny.noise_of(40, 4, 4), steps=3)
+    rest = tiny.ARVideoSampler(policy, 2, memory=memories[0])
+    rest.plan, plan = lambda *args: plans.append(plan(*args)) or plans[-1], rest.plan
+    tiny.guide(model, rest, tiny.noise_of(40, 4, 4), steps=3)
+    ahead = plans[0]
+    assert ahead.setup.share == scores["kept"] / sum(scores["counts"])
+    expected = peaks(ahead.estimate.expected)
+    assert "(expected " in memory.outlook(model, ahead.setup, (4, 4), 4).line()
+    assert ahead.estimate.needed[0] < expected.needed < ahead.estimate.needed[1]
+    assert ahead.cache_bytes >= expected.needed
+
+
+def test_what_was_planned_stands_beside_what_was_allocated():
+    stats = []
+    for policy in (KVPolicy(), KVPolicy(DeCoPrune(gamma=1.8))):
+        tiny.ours(tiny.tiny_model(), tiny.noise_of(30, 8, 8), 2, policy, on_stats=stats.append, steps=3)
+        least, most = stats[-1].planned_bytes
+        assert least <= stats[-1].peak_cache_bytes <= most and stats[-1].to_dict()["planned_bytes"] == (least, most)
+    assert f"peak {size(stats[0].peak_cache_bytes)} allocated (float32), {size(stats[0].peak_cache_bytes)} planned" in stats[0].report()
+    assert f"allocated (float32), {size(least)} to {size(most)} planned" in stats[1].report()
 
 
 def test_a_look_ahead_ends_with_the_hosts_interrupt():

@@ -8,15 +8,12 @@ from keepsake.kv_policies import (
     Bank,
     ContextRecompute,
     DeCoPrune,
-    DeCoPruneHS,
     FlashForward,
     FullKV,
-    HeadMap,
     Hierarchical,
     KVPolicy,
     KVStorage,
     RandomPrune,
-    ReversePrune,
     RollingForcing,
     SinkWindow,
     Take,
@@ -24,12 +21,10 @@ from keepsake.kv_policies import (
 )
 from keepsake.kv_policies.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest, most_that, share_in
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest, most_that
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
-from ..kv_policies.test_decoprune import SIGMAS as SCRIPTED
-from ..kv_policies.test_decoprune import script
 from ..kv_policies.test_invariants import CASES
 
 SIGMAS = (1., .8, .5, 0.)
@@ -68,8 +63,7 @@ def test_the_estimate_is_what_a_run_measures(policy, take):
 
 
 @pytest.mark.parametrize("take", TAKES, ids=repr)
-@pytest.mark.parametrize("retention", [case for case in CASES if case.by_content] + [
-    DeCoPrune(gamma=2., score="cosine distance", min_keep_per_block=1), DeCoPrune(mode="target_keep", target_keep=.3, min_keep_per_block=2)],
+@pytest.mark.parametrize("retention", [case for case in CASES if case.by_content] + [DeCoPrune(gamma=2., score="cosine distance", min_keep_per_block=1)],
                          ids=repr)
 def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, take):
     told = estimate(setup(KVPolicy(retention), **take))
@@ -84,56 +78,6 @@ def test_the_range_is_reached(kind):
     for gamma, content in ((1e9, FORGOTTEN), (-1., KEPT)):
         told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
         assert untimed(need.row for need in told) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
-
-
-SURPRISING = [DeCoPrune(), DeCoPrune(dense_chunks=1, sink_chunks=0), DeCoPrune(most_frames=5), DeCoPrune(gamma=1e9, min_keep_per_block=3),
-              DeCoPruneHS(head_map=HeadMap("fake", 2, ((0,), (1,)))), RandomPrune(), ReversePrune()]
-
-
-def surprise(retention, frames, cells, given=0):
-    """The scores and rows of a take in chunks of two frames, in each of which these of its twelve tokens could not have been predicted."""
-    _, trace = script(retention, frames, 2, wrong=[12 * chunk + cell for chunk in range(frames // 2) for cell in cells], given=given)
-    return trace.scores, untimed(trace.rows)
-
-
-def scripted(retention, frames, share, given=0):
-    return replace(setup(KVPolicy(retention), frames, given=given), take=Take(frames, given, SCRIPTED, 3), share=share)
-
-
-@pytest.mark.parametrize("retention", SURPRISING, ids=repr)
-@pytest.mark.parametrize("given", [0, 6])
-def test_what_an_earlier_take_expects_is_what_a_longer_one_needs(retention, given):
-    """As many surprises in each chunk: then the rows of both agree to the last byte."""
-    scores, _ = surprise(retention, 12, (1, 4, 8, 9, 11), given)
-    share = scores["kept"] / sum(scores["counts"])
-    assert 0 < share < 1
-    told = estimate(scripted(retention, 60, share, given))
-    assert untimed(need.row for need in told.expected) == surprise(retention, 60, (1, 4, 8, 9, 11), given)[1]
-    assert told.allocated[0] <= max(need.row.allocated_bytes for need in told.expected) <= told.allocated[1]
-
-
-def test_surprises_that_come_by_chance_are_expected_to_within_theirs():
-    """A quarter of all tokens: what stays differs by the counts' own spread, of the short take and of the long one."""
-    random = torch.Generator().manual_seed(4)
-    runs = [script(DeCoPrune(), frames, 2, wrong=(torch.rand(6 * frames, generator=random) < .25).nonzero()[:, 0].tolist())[1] for frames in (40, 120)]
-    kept, scored = runs[0].scores["kept"], sum(runs[0].scores["counts"])
-    expected = estimate(scripted(DeCoPrune(), 120, kept / scored)).expected
-    for need, row in zip(expected, runs[1].rows, strict=True):
-        tokens = 6 * max(0, row.start_frame - 6)         # those behind the sink's frames 0 and 1 and before the dense four
-        spread = (.25 * .75 * tokens * (1 + tokens / scored)) ** .5
-        assert abs(need.row.bank_tokens[0] - row.bank_tokens[0]) <= 4 * spread + row.index / 2           # and a share of a chunk is a whole number
-
-
-@pytest.mark.parametrize("retention, after, known", [(DeCoPrune(gamma=5.), (8, 14), True), (DeCoPrune(), (2,), False), (SinkWindow(1, 7), (8,), False)])
-def test_a_memory_tells_the_share_that_stayed_so_far(retention, after, known):
-    """Also of a take that goes on twice; where nothing is scored, or not yet, none."""
-    kept = [None]
-    for stop_after in after:
-        *_, trace, _ = fake.take(KVPolicy(retention), 20, memory=kept[-1], stop_after=stop_after, on_memory=kept.append)
-    *_, at_once, _ = fake.take(KVPolicy(retention), 20, stop_after=after[-1], on_memory=lambda memory: None)
-    assert trace.scores == at_once.scores
-    share = share_in(kept[-1], retention, fake.geometry(), Take(20, 0, SIGMAS, 1))
-    assert share == (trace.scores["kept"] / sum(trace.scores["counts"]) if known else None)
 
 
 @pytest.mark.parametrize("policy, most", [(KVPolicy(), 200), (KVPolicy(SinkWindow(2, 90)), 90), (KVPolicy(DeCoPrune()), 200),
