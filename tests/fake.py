@@ -34,11 +34,11 @@ class FakeTransformer:
     """x [1, C, F, 2h, 2w] -> x0 of the same shape.
 
     `calls` records (frames of the chunk, sigma) of every forward, `reads` its first frame, its prompt and the history frames that it could
-    read. Prompts differ by `words`.
+    read; `on_forward(session, forward, sigma)` is called after each, before it is committed. Prompts differ by `words`.
     """
 
-    def __init__(self, session, streams=("positive",), seed=0, words=.3):
-        self.session, self.streams, self.words, self.calls, self.reads = session, streams, words, [], []
+    def __init__(self, session, streams=("positive",), seed=0, words=.3, on_forward=lambda *a: None):
+        self.session, self.streams, self.words, self.on_forward, self.calls, self.reads = session, streams, words, on_forward, [], []
         random = torch.Generator().manual_seed(seed)
         width = HEADS * DIM
         self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * .3
@@ -60,6 +60,7 @@ class FakeTransformer:
             out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
             y = y + out[:1].tanh()
         self._record(forward)
+        self.on_forward(self.session, forward, sigma)
         y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
 
@@ -83,7 +84,8 @@ def thread():
 
 
 def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None, workers=0, starts=(), words=.3, memory=None, stop_after=0, on_memory=None, every=0):
+         on_chunk=lambda session, finished: None, on_forward=lambda *a: None, workers=0, starts=(), words=.3, memory=None, stop_after=0,
+         on_memory=None, every=0):
     """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
     `starts`: of the prompts after the first; `memory` and its kin as in ARVideoSampler, a memory `every` so many chunks."""
     given = 0 if prefix is None else prefix.shape[2]
@@ -92,7 +94,7 @@ def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.),
     lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
     session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"),
                       {lane: torch.device("cpu", number) for lane, number in lanes.items()})
-    transformer, trace = FakeTransformer(session, streams, words=words), Trace()
+    transformer, trace = FakeTransformer(session, streams, words=words, on_forward=on_forward), Trace()
 
     def fresh(number, step, like):
         return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)

@@ -9,14 +9,17 @@ GEOMETRY = Geometry(layers=2, heads=2, head_dim=4, grid=(1, 2), chunk_frames=2, 
 def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1)), plan=None):
     """Two tokens a frame, two frames a chunk; every key and value says which row it was."""
     bank = Bank(GEOMETRY, plan or BankPlan(frames, frames, heads), Storage(), dtype, torch.device("cpu"))
-    for index, start in enumerate(range(0, frames, 2)):
-        chunk = Chunk(index, start, 2)
-        bank.reserve(chunk)
-        for layer in range(2):
-            rows = torch.arange(bank.committed, bank.length, dtype=dtype)[None, :, None, None]
-            bank.write(layer, (rows + 100 * layer).expand(1, 4, len(heads[layer]), 4), (-rows - 100 * layer).expand(1, 4, len(heads[layer]), 4))
-        bank.commit()
+    fill(bank, frames)
     return bank
+
+
+def fill(bank, frames, more=0):
+    for index, start in enumerate(range(0, frames, 2)):
+        bank.reserve(Chunk(index, start, 2))
+        for layer, heads in enumerate(bank.heads):
+            k = torch.arange(bank.committed, bank.length)[None, :, None, None].expand(1, 4, len(heads), 4) + 100 * layer + more
+            bank.write(layer, k, -k)
+        bank.commit()
 
 
 def test_rows_are_named_by_frame_and_cell():
@@ -90,6 +93,25 @@ def test_bytes_are_those_of_the_buffers():
     bank.keep(torch.arange(4))
     assert bank.live_bytes(bank.committed) == bank.nbytes() // 2
     assert GEOMETRY.bytes_per_frame(4) * 4 == filled_bank().nbytes()
+
+
+def test_rows_that_stay_where_they_are_are_not_copied():
+    bank = filled_bank()
+    bank.keep(torch.tensor([0, 1, 2, 5, 7]))
+    assert bank.copied_bytes == bank.side_bytes(2)
+
+
+def test_what_was_held_is_forgotten_with_the_rows():
+    """After a cut the new shot's sink moves, from its own keys."""
+    bank, fresh = filled_bank(), filled_bank()
+    bank.hold(2)
+    bank.move(torch.full((2,), 5., dtype=torch.float64))
+    for each in (bank, fresh):
+        each.clear()
+        fill(each, 4, more=1000)
+        each.hold(2)
+        each.move(torch.full((2,), 9., dtype=torch.float64))
+    assert torch.equal(bank.read(1)[0], fresh.read(1)[0]) and bank.read(1)[0][0, 0, 0, 2] == 1100
 
 
 def test_a_sink_that_moves_often_gathers_no_rounding_error():

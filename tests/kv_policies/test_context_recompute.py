@@ -10,24 +10,21 @@ from .. import fake
 ONE = (1., 0.)
 
 
-def forwards(monkeypatch, schedule, frames, chunk_frames, prefix=None, sigmas=ONE):
+def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=ONE):
     """[(latent frames, their positions, sigma, frames read, and their positions)] of every forward, in order."""
-    seen, original = [], fake.FakeTransformer.__call__
+    seen = []
 
-    def watch(self, forward, x, sigma):
-        out = original(self, forward, x, sigma)
-        bank, tokens = self.session.streams["positive"].caches[forward.memory].banks[0], 6
+    def watch(session, forward, sigma):
+        bank, tokens = session.streams["positive"].caches[forward.memory].banks[0], 6
         read = [list(map(int, names[:bank.committed:tokens])) for names in (bank.frame, bank.position)]
         seen.append((list(forward.chunk.numbers), list(forward.chunk.positions), float(sigma), *read))
-        return out
 
-    monkeypatch.setattr(fake.FakeTransformer, "__call__", watch)
-    out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas)
+    out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, on_forward=watch)
     return seen, out, trace
 
 
-def test_each_forward_stands_here_and_reads_exactly_this(monkeypatch):
-    seen, _, trace = forwards(monkeypatch, ContextRecompute(4), 7, 2)
+def test_each_forward_stands_here_and_reads_exactly_this():
+    seen, _, trace = forwards(ContextRecompute(4), 7, 2)
     assert seen == [
         ([0, 1], [0, 1], 1., [], []),
         ([0, 1], [0, 1], 0., [], []), ([2, 3], [2, 3], 1., [0, 1], [0, 1]),
@@ -39,17 +36,17 @@ def test_each_forward_stands_here_and_reads_exactly_this(monkeypatch):
     assert [frame for frame in range(7) if kept[frame].min() == 1] == [0, 5, 6]
 
 
-def test_more_context_than_a_chunk_goes_in_parts(monkeypatch):
-    seen, *_ = forwards(monkeypatch, ContextRecompute(7), 10, 2)
+def test_more_context_than_a_chunk_goes_in_parts():
+    seen, *_ = forwards(ContextRecompute(7), 10, 2)
     assert seen[-4:] == [
         ([0, 4], [0, 1], 0., [], []), ([5, 6], [2, 3], 0., [0, 4], [0, 1]), ([7], [4], 0., [0, 4, 5, 6], [0, 1, 2, 3]),
         ([8, 9], [5, 6], 1., [0, 4, 5, 6, 7], [0, 1, 2, 3, 4]),
     ]
 
 
-def test_given_frames_are_context(monkeypatch):
+def test_given_frames_are_context():
     prefix = fake.noise_of(3, seed=9)
-    seen, out, trace = forwards(monkeypatch, ContextRecompute(5), 5, 2, prefix)
+    seen, out, trace = forwards(ContextRecompute(5), 5, 2, prefix)
     assert torch.equal(out[:, :, :3], prefix) and [row.given for row in trace.rows] == [True, True, False]
     assert seen == [([0, 1], [0, 1], 0., [], []), ([2], [2], 0., [0, 1], [0, 1]), ([3, 4], [3, 4], 1., [0, 1, 2], [0, 1, 2])]
 

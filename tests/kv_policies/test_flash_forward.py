@@ -14,11 +14,10 @@ FOUR = (1., .9, .8, .5, 0.)
 
 def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1., .5, 0.), **options):
     """[(latent frames of the chunk, sigma, [(lane, history frames read)])] of every forward of a take, in order."""
-    seen, original = [], fake.FakeTransformer.__call__
+    seen = []
 
-    def watch(self, forward, x, sigma):
-        out = original(self, forward, x, sigma)
-        stream = self.session.streams["positive"]
+    def watch(session, forward, sigma):
+        stream = session.streams["positive"]
         own, read = stream.caches[forward.memory].banks[0], defaultdict(list)
         read[schedule.lane(forward.memory)] += own.frame[:own.committed].tolist()
         for name, first, last in forward.reads:
@@ -26,13 +25,8 @@ def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1., .5, 0.), *
             read[schedule.lane(name)] += bank.frame[bank.rows_of(first, last)].tolist()
         read = [(lane, sorted(set(frames))) for lane, frames in read.items()]
         seen.append((list(forward.chunk.numbers), round(float(sigma), 2), read))
-        return out
 
-    fake.FakeTransformer.__call__ = watch
-    try:
-        out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, **options)
-    finally:
-        fake.FakeTransformer.__call__ = original
+    out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, on_forward=watch, **options)
     return seen, out, trace
 
 

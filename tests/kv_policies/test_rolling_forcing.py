@@ -11,13 +11,12 @@ SMALL = RollingForcing(window_frames=8)
 TWO = (1., .5, 0.)
 
 
-def forwards(monkeypatch, schedule, frames, chunk_frames, prefix=None, sigmas=TWO, **options):
+def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=TWO, **options):
     """[(latent frames, their sigmas, frames read of the past, position of the sink)] of every forward, in order."""
-    seen, original = [], fake.FakeTransformer.__call__
+    seen = []
 
-    def watch(self, forward, x, sigma):
-        out = original(self, forward, x, sigma)
-        caches = self.session.streams["positive"].caches
+    def watch(session, forward, sigma):
+        caches = session.streams["positive"].caches
         own = caches[forward.memory].banks[0]
         read, sink = own.frame[:own.committed].tolist(), None
         for name, first, last in forward.reads:
@@ -27,16 +26,14 @@ def forwards(monkeypatch, schedule, frames, chunk_frames, prefix=None, sigmas=TW
             sink = float(bank.position[0]) if name == "sink" else sink
         levels = torch.as_tensor(sigma).reshape(-1).expand(forward.chunk.frames)
         seen.append((list(forward.chunk.numbers), [round(float(s), 2) for s in levels], sorted(set(read)), sink))
-        return out
 
-    monkeypatch.setattr(fake.FakeTransformer, "__call__", watch)
-    out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, **options)
+    out, trace, _ = fake.take(KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, on_forward=watch, **options)
     return seen, out, trace
 
 
-def test_each_forward_works_on_this_and_reads_exactly_this(monkeypatch):
+def test_each_forward_works_on_this_and_reads_exactly_this():
     """12 frames in chunks of 2, two steps, window 8: 4 frames in flight, a sink of 2, so 2 finished frames beside them."""
-    seen, *_ = forwards(monkeypatch, SMALL, 12, 2)
+    seen, *_ = forwards(SMALL, 12, 2)
     assert seen == [
         ([0, 1], [1., 1.], [], None),
         ([0, 1, 2, 3], [.5, .5, 1., 1.], [], None), ([0, 1], [0., 0.], [], None),
@@ -48,9 +45,9 @@ def test_each_forward_works_on_this_and_reads_exactly_this(monkeypatch):
     ]
 
 
-def test_given_frames_are_finished_chunks(monkeypatch):
+def test_given_frames_are_finished_chunks():
     prefix = fake.noise_of(4, seed=9)
-    seen, out, trace = forwards(monkeypatch, SMALL, 8, 2, prefix)
+    seen, out, trace = forwards(SMALL, 8, 2, prefix)
     assert torch.equal(out[:, :, :4], prefix) and [row.given for row in trace.rows] == [True, True, False, False]
     assert seen == [
         ([0, 1], [0., 0.], [], None), ([2, 3], [0., 0.], [0, 1], 0.),
@@ -77,7 +74,7 @@ def test_any_length_repeats_and_counts_its_steps(frames, chunk_frames, given):
     assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
 
 
-def test_one_step_is_a_chunk_after_the_other(monkeypatch):
+def test_one_step_is_a_chunk_after_the_other():
     """With one chunk in flight and room for all, history is all that was finished: the clean-pass loop over a full cache."""
     rolling = fake.take(KVPolicy(schedule=RollingForcing(30)), 8, 2, sigmas=(1., 0.))[0]
     assert torch.allclose(rolling, fake.take(KVPolicy(), 8, 2, sigmas=(1., 0.))[0], atol=1e-12)
