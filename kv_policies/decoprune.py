@@ -2,20 +2,18 @@
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from .cache import KVCache
 from .prune_records import PruneRecords
+from .reindex import REINDEX, Reindex
 from .retention import BankPlan, Probe, Retention, RetentionRun
-from .rope import virtual_frames
 from .scores import SCORES, ScoreHistogram, best_of_each_block, highest, token_scores
 from .state import State, count_of, counts_of
 from .take import Chunk, Geometry, Take
 
 MODES = ("threshold", "target_keep")
 PLANNED = "planned"              # of dry runs: the best target_keep stay, and room is made as where the picture decides
-REINDEX = ("auto", "off", "periodic")
 PROBE_SIGMA = .90                # noise level of the paper's probe (step 2 of 4)
 ROOM = 2                         # chunks of kept tokens that the first allocation has room for; the bank grows by a quarter from there on
 FRAME_WISE_UNIT = 3              # chunks of one frame that count as one where chunks are protected: as much picture as chunk-wise models keep
@@ -25,12 +23,10 @@ FRAME_WISE_UNIT = 3              # chunks of one frame that count as one where c
 class DeCoPrune(Retention):
     """Drop each history token whose clean prediction at an early, noisy step was already right.
 
-    A token stays when its score (see `scores.token_scores`) is above `gamma`; in mode "target_keep", an extension of ours, the
-    share `target_keep` of each chunk with the highest scores stays. The first `sink_chunks` and the latest `dense_chunks`
-    chunks stay whole. One mask serves all layers and heads. `probe_step` -1: step 2 of 4; with other step counts the one whose
-    sigma is nearest 0.90. Given chunks, and all chunks when there are no more than two steps, are noised again and predicted
-    once instead. `reindex`: "auto" squeezes the positions of a given history once, where generation begins (appendix A);
-    "periodic", ours, does so again whenever `reindex_recent` more frames were made.
+    A token stays when its score (see `scores.token_scores`) is above `gamma`; in mode "target_keep", an extension of ours, the share
+    `target_keep` of each chunk with the highest scores stays. The first `sink_chunks` and the latest `dense_chunks` chunks stay whole. One mask
+    serves all layers and heads. `probe_step` -1: step 2 of 4; with other step counts the one whose sigma is nearest 0.90. Given chunks, and all
+    chunks when there are no more than two steps, are noised again and predicted once instead. For `reindex` see `reindex.Reindex`.
 
     `most_frames`, ours: the chunks before the dense ones hold at most the tokens of so many latent frames, sink included; what scored lowest leaves
     first. 0: no bound.
@@ -136,7 +132,8 @@ class DeCoPruneRun(RetentionRun):
         self.sink = policy.sink_chunks * unit(geometry)      # chunks
         self.records = PruneRecords(policy.dense_chunks * unit(geometry), policy.most_frames, geometry, take)
         self.predicted: Tensor | None = None
-        self.reindexed_at = self.first_chunk = 0     # both of this shot
+        self.reindex = Reindex(policy.reindex, policy.virtual_length, policy.reindex_recent, take)
+        self.first_chunk = 0             # of this shot
         self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
         if self.probe_step is None:
             self.notes = (f"DeCoPrune: {take.steps} step(s) have no usable intermediate prediction, so each chunk was noised again to sigma "
@@ -145,19 +142,12 @@ class DeCoPruneRun(RetentionRun):
     def cut(self, cache: KVCache, chunk: Chunk):
         super().cut(cache, chunk)
         self.records.clear()
-        self.first_chunk, self.reindexed_at = chunk.index, chunk.start_frame
+        self.reindex.cut(chunk)
+        self.first_chunk = chunk.index
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
-        if chunk.given or self.policy.reindex == "off":
-            return
-        boundary, shot = chunk.start_frame, chunk.shot
-        again = self.policy.reindex == "periodic" and boundary - self.reindexed_at > self.policy.reindex_recent
-        if boundary == self.take.given_frames > 0 or again:
-            self.reindexed_at = boundary
-            for bank in cache.banks:
-                frame = bank.frame[:bank.committed] - shot
-                bank.move(shot + virtual_frames(frame, boundary - shot, self.policy.virtual_length, self.policy.reindex_recent))
+        self.reindex.begin_chunk(cache, chunk)
 
     def after_step(self, chunk: Chunk, step: int, x0: Tensor):
         if step == self.probe_step:
@@ -166,9 +156,7 @@ class DeCoPruneRun(RetentionRun):
     def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
         if self.predicted is not None or chunk.index - self.first_chunk < max(self.sink, 1):     # nothing could predict a shot's first chunk
             return None
-        generator = torch.Generator().manual_seed((self.take.seed + 104729 * (chunk.index + 1)) % 2 ** 64)
-        noise = torch.randn(x0.shape, generator=generator).to(x0)
-        return Probe((1 - self.probe_sigma) * x0 + self.probe_sigma * noise, self.probe_sigma)
+        return Probe.noised(x0, self.probe_sigma, self.take.seed + 104729 * (chunk.index + 1))
 
     def after_probe(self, chunk: Chunk, x0: Tensor):
         self.predicted = x0
@@ -179,9 +167,8 @@ class DeCoPruneRun(RetentionRun):
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
         if chunk.index - self.first_chunk < self.sink:
             return
-        if self.predicted is None:       # a first chunk that is no sink, and that nothing could predict: it stays, and counts in the bound
-            ranks = torch.full((chunk.frames * self.geometry.tokens_per_frame,), math.inf)
-            self.records.add(chunk, ranks > 0, ranks)
+        if self.predicted is None:       # a first chunk that is no sink, and that nothing could predict
+            self.records.add_whole(chunk)
             return
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid).cpu()
         self.predicted = None
@@ -191,12 +178,12 @@ class DeCoPruneRun(RetentionRun):
         self.records.add(chunk, keep, ranks)
 
     def state(self) -> State:
-        return {**self.records.state(), "reindexed_at": self.reindexed_at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts),
+        return {**self.records.state(), "reindexed_at": self.reindex.at, "first_chunk": self.first_chunk, "scores": list(self.histogram.counts),
                 "kept": self.histogram.kept}
 
     def restore(self, state: State):
         self.records.restore(state)
-        self.reindexed_at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
+        self.reindex.at, self.first_chunk = (count_of(state, name, self.take.total_frames) for name in ("reindexed_at", "first_chunk"))
         self.histogram.counts = counts_of(state, "scores", 2 ** 63, len(self.histogram.counts))
         self.histogram.kept = count_of(state, "kept", sum(self.histogram.counts))
 

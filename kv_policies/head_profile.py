@@ -29,8 +29,8 @@ class HeadProfile(FullKV):
     def check(self, geometry: Geometry, take: Take):
         context, least = take.total_frames - geometry.chunk_frames, SINK_FRAMES + RECENT_FRAMES + 1
         if context < least:
-            raise ValueError(f"To tell heads apart a take needs more than {least - 1} latent frames before its last chunk, and this one has {context}. "
-                             f"Use a latent of at least {least + geometry.chunk_frames} latent frames.")
+            raise ValueError(f"To tell heads apart a take needs more than {least - 1} latent frames before its last chunk, and this one has "
+                             f"{context}. Use a latent of at least {least + geometry.chunk_frames} latent frames.")
 
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
         return HeadProfileRun(self, take)

@@ -33,6 +33,10 @@ class PruneRecords:
         if self.most_frames:
             self.ranks[chunk.start_frame * self.tokens:chunk.end_frame * self.tokens] = ranks
 
+    def add_whole(self, chunk: Chunk):
+        """A finished chunk that has no scores: all of it stays, but for the bound."""
+        self.records.append(Record(chunk, torch.ones(chunk.frames * self.tokens, dtype=torch.bool)))
+
     def clear(self):
         self.records = []
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .state import State
@@ -39,6 +40,12 @@ class Probe(NamedTuple):
 
     x: Tensor                        # [1, C, F, 2h, 2w]
     sigma: float
+
+    @classmethod
+    def noised(cls, x0: Tensor, sigma: float, seed: int) -> Probe:
+        """By noise of a generator of its own: the user's draws stay as they are."""
+        noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed % 2 ** 64)).to(x0)
+        return cls((1 - sigma) * x0 + sigma * noise, sigma)
 
 
 class RetentionRun:

@@ -26,16 +26,3 @@ def turn(k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     even, odd = k[..., :channels].float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
     return torch.cat([turned.to(k.dtype), k[..., channels:]], -1)
-
-
-def virtual_frames(frame: Tensor, boundary: int, virtual_length: int, recent: int) -> Tensor:
-    """Temporal positions that squeeze a history into the last `virtual_length` frames before `boundary`, float64 like `frame`'s shape.
-
-    The `recent` latest frames keep their places, the older ones are spread evenly over the rest (DeCoPrune, arXiv 2609.39096,
-    appendix A). A history that is no longer than that stays as it is.
-    """
-    offset = boundary - frame.double()
-    if boundary > virtual_length:
-        squeezed = recent + (offset - recent) * (virtual_length - recent) / (boundary - recent)
-        offset = torch.where(offset <= recent, offset, squeezed)
-    return boundary - offset

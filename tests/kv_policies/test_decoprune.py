@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, FullKV, KVMemoryError, KVPolicy, Take
-from keepsake.kv_policies.rope import virtual_frames
+from keepsake.kv_policies.reindex import virtual_frames
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.loop import run
 from keepsake.rollout.rollout import Model, Rollout

@@ -1,7 +1,7 @@
 """Moving keys in time against a plain float64 reference."""
 import torch
 from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
-from keepsake.kv_policies.rope import virtual_frames
+from keepsake.kv_policies.reindex import virtual_frames
 
 from ..fake import rotate_in_time
 
