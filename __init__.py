@@ -3,6 +3,12 @@ WEB_DIRECTORY = "./web"
 
 
 async def comfy_entrypoint():
-    from .nodes import KeepsakeExtension  # here, not above: the tests import this package without a host
+    try:
+        from .nodes import KeepsakeExtension  # here, not above: the tests import this package without a host
+    except ImportError as error:
+        from .host import TESTED_HOSTS
+
+        raise ImportError(f"Keepsake needs something that this ComfyUI does not have: {error}. It is tested with ComfyUI {TESTED_HOSTS}; "
+                          "use one of these or a newer Keepsake.") from error
 
     return KeepsakeExtension()

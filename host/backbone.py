@@ -5,8 +5,8 @@ from comfy.ldm.wan.model import WanModel
 from torch import Tensor
 
 from ..kv_policies import Chunk, Geometry
+from . import TESTED_HOSTS
 
-TESTED_HOSTS = "0.24, 0.27 and 0.30"
 BACKBONES = (WanModel, CausalWanModel)       # the Wan classes whose tokens are the video's and nothing else
 
 

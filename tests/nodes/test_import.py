@@ -9,9 +9,26 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
+OTHER_HOST = """
+import asyncio, sys
+import pack
+pack.use_host("--cpu")
+sys.modules["comfy.ldm.wan.ar_model"] = None
+asyncio.run(pack.load_pack().comfy_entrypoint())
+"""
+
+
+def run(*arguments):
+    dev = Path(__file__).parents[2] / "dev"
+    return subprocess.run([sys.executable, *arguments], env=os.environ | {"PYTHONPATH": str(dev)}, capture_output=True, text=True)
+
 
 def test_the_import_is_light_and_silent_and_changes_nothing():
     """Matplotlib alone would take a second."""
-    program, dev = Path(__file__).with_name("loading.py"), Path(__file__).parents[2] / "dev"
-    run = subprocess.run([sys.executable, program], env=os.environ | {"PYTHONPATH": str(dev)}, capture_output=True, text=True, check=True)
-    assert "SAID" not in run.stdout and run.stdout.splitlines()[-2:] == ["NEW keepsake", "CHANGED "]
+    told = run(Path(__file__).with_name("loading.py")).stdout
+    assert "SAID" not in told and told.splitlines()[-2:] == ["NEW keepsake", "CHANGED "]
+
+
+def test_a_host_that_lacks_something_is_told_what_and_which_hosts_have_it():
+    last = run("-c", OTHER_HOST).stderr.splitlines()[-1]
+    assert "does not have: import of comfy.ldm.wan.ar_model halted" in last and "tested with ComfyUI 0.24, 0.27 and 0.30" in last
