@@ -45,8 +45,10 @@ def outlook_of_inputs(model, latent: dict, *, steps: int, cfg: float, chunk_fram
     policy, _ = split_roles(policy or profile.policy())
     shape, given = latent["samples"].shape, 0 if prefix is None else prefix["samples"].shape[2]
     if len(shape) != 5 or given >= shape[2]:
-        raise ValueError(f"The latent has the shape {list(shape)} and the prefix {given} latent frames. An estimate needs a video latent [B, C, T, H, W] "
-                         "that is longer than its prefix.")
+        raise ValueError(f"The latent has the shape {list(shape)} and the prefix {given} latent frames. An estimate needs a video latent "
+                         "[B, C, T, H, W] that is longer than its prefix.")
+    if prompts < 1:
+        raise ValueError(f"prompts is {prompts}. Use at least 1, the positive prompt that every take has.")
     chunk_frames = min(chunk_frames or profile.chunk_frames, shape[2])
     take = Take(shape[2], given, tuple(profile.take_sigmas(model.get_model_object("model_sampling"), steps).tolist()), 0)
     setup = Setup(policy, read_geometry(require_wan(model), *shape[3:], chunk_frames), take, plan_chunks(shape[2], chunk_frames, given),

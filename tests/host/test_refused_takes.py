@@ -144,10 +144,12 @@ def test_a_take_of_nothing_is_refused(inputs, says, model):
     assert not steps
 
 
-@pytest.mark.parametrize("inputs, says", [(dict(chunk_frames=-1), "chunk_frames is -1"), (dict(steps=-1), "steps is -1")], ids=str)
+@pytest.mark.parametrize("inputs, says", [(dict(chunk_frames=-1), "chunk_frames is -1"), (dict(steps=-1), "steps is -1"),
+                                          (dict(prompts=0), "prompts is 0. Use at least 1")], ids=str)
 def test_an_estimate_of_nothing_is_refused(inputs, says, model):
     with pytest.raises(ValueError, match=says):
-        outlook_of_inputs(model, {"samples": torch.zeros(1, 16, 4, 4, 4)}, **{"steps": 2, "chunk_frames": 2, **inputs}, cfg=1.0, policy=None, prefix=None, prompts=1)
+        outlook_of_inputs(model, {"samples": torch.zeros(1, 16, 4, 4, 4)}, **{"steps": 2, "chunk_frames": 2, "prompts": 1, **inputs}, cfg=1.0,
+                          policy=None, prefix=None)
 
 
 @pytest.mark.parametrize("number", [dict(chunk_frames=0), dict(steps=0), dict(shift=-1.0), dict(shift=float("nan")), dict(temporal_compression=0),
