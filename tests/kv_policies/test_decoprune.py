@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from keepsake.kv_policies import DeCoPrune, FullKV, KVMemoryError, KVPolicy, Take
+from keepsake.kv_policies import Chunk, DeCoPrune, FullKV, KVMemoryError, KVPolicy, Take
 from keepsake.kv_policies.reindex import virtual_frames
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.loop import run
@@ -195,6 +195,20 @@ def test_given_chunks_are_probed_and_pruned():
     assert trace.notes == []
 
 
+def test_without_a_sink_the_first_given_chunk_is_neither_probed_nor_pruned():
+    made, _ = script(DeCoPrune(reindex="off", sink_chunks=0), 10, 2, wrong=[13], given=8)
+    assert made.calls[:2] == [(0, 0.), (2, .9)]
+    assert made.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
+
+
+def test_a_probes_noise_is_drawn_anew_for_each_chunk():
+    """By seed + 104729 (c + 1), as the released code's."""
+    run, x0 = DeCoPrune().start(fake.geometry(2), Take(20, 8, SIGMAS, 3)), fake.noise_of(2, seed=5)
+    probe = run.probe(Chunk(2, 4, 2, given=True), x0)
+    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(3 + 3 * 104729)).double()
+    assert probe.sigma == .9 and torch.allclose(probe.x, .1 * x0 + .9 * noise)
+
+
 def test_a_probe_leaves_no_trace():
     """The same given frames with probes (nothing dropped) and without: caches bit-equal after every chunk."""
     def caches(retention):
@@ -222,12 +236,6 @@ def test_both_streams_of_guidance_keep_the_same_tokens():
 
     fake.take(KVPolicy(DeCoPrune(mode="target_keep")), 16, 2, streams=("positive", "negative"), on_chunk=look)
     assert all(positive == negative for positive, negative in seen) and len(seen[-1][0]) < 16 * T
-
-
-def test_virtual_frames_by_hand():
-    frame = torch.tensor([0, 116, 232, 239])
-    assert virtual_frames(frame, 240, 17, 8).tolist() == [223, 227.5, 232, 239]
-    assert virtual_frames(frame[:1], 17, 17, 8).tolist() == [0]            # a short history is not stretched
 
 
 def test_the_reindex_moves_the_keys_of_a_given_history_once():
