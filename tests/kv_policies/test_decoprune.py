@@ -9,6 +9,7 @@ from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.loop import run
 from keepsake.rollout.rollout import Model, Rollout
 from keepsake.rollout.session import Session
+from keepsake.rollout.timeline import PromptStart
 from keepsake.rollout.trace import Trace
 
 from .. import fake
@@ -226,6 +227,15 @@ def test_a_probe_leaves_no_trace():
     assert calls == fewer + 3 and torch.equal(out, expected)
     for a, b in zip(probed, plain, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_cut_begins_anew():
+    states = []
+    fake.take(KVPolicy(DeCoPrune()), 16, 2, sigmas=SIGMAS, starts=[PromptStart(8, "cut")],
+              on_chunk=lambda session, finished: states.append(session.streams["positive"].retention.state()))
+    before, after = states[3:5]          # of the last chunk before it, and of the new shot's first one, a sink
+    assert before["records"] and not after["records"]
+    assert (after["first_chunk"], after["reindexed_at"]) == (4, 8)
 
 
 def test_both_streams_of_guidance_keep_the_same_tokens():

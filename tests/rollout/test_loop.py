@@ -49,35 +49,20 @@ def test_given_chunks_enter_by_clean_passes_and_come_out_as_they_were():
 
 def test_cached_history_equals_attention_over_the_whole_past():
     """The last chunk's prediction, against one block-causal forward over all frames without a cache."""
-    latents, *_ = fake.take(KVPolicy(), 6, 2)
-    x, predictions = fake.noise_of(2, seed=5), {}
+    prefix, seen = fake.noise_of(4, seed=5), {}
+    fake.take(KVPolicy(), 6, 2, prefix, sigmas=(1e-9, 0.), on_step=lambda chunk, step, x0, x: seen.update(x0=x0, x=x))
 
-    def masked(session):
-        model = fake.FakeTransformer(session)
-        frame_of_row = torch.arange(6).repeat_interleave(6) // 2
-
-        def attention(q, k, v):
-            score = torch.einsum("bnhd,bshd->bhns", q, k) * q.shape[-1] ** -.5
-            score = score.masked_fill(frame_of_row[:, None] < frame_of_row[None], float("-inf"))
-            return torch.einsum("bhns,bshd->bnhd", score.softmax(-1), v).flatten(2)
-
-        return model, attention
-
-    class Whole:
+    class WithoutCache:
         streams = {}
+        chunk_of_row = torch.arange(6).repeat_interleave(6) // 2
 
         def attend(self, forward, streams, layer, q, k, v, attention):
-            return self.attention(q, k, v)
+            later = self.chunk_of_row[:, None] < self.chunk_of_row[None]
+            score = (torch.einsum("bnhd,bshd->bhns", q, k) * q.shape[-1] ** -.5).masked_fill(later, float("-inf"))
+            return torch.einsum("bhns,bshd->bnhd", score.softmax(-1), v).flatten(2)
 
-    frames = Forward(Chunk(0, 0, 6), 0)
-    whole = Whole()
-    model, whole.attention = masked(whole)
-    predictions["plain"] = model(frames, torch.cat([latents[:, :, :4], x], 2), 0.)[:, :, 4:]
-    fake.take(KVPolicy(), 6, 2, prefix=torch.cat([latents[:, :, :4], x], 2)[:, :, :4], sigmas=(1e-9, 0.),
-              on_step=lambda chunk, step, x0, noisy: predictions.update(cached=x0, noisy=noisy))
-    model_again, whole.attention = masked(whole)
-    plain = model_again(frames, torch.cat([latents[:, :, :4], predictions["noisy"]], 2), 0.)[:, :, 4:]
-    assert torch.allclose(predictions["cached"], plain, atol=1e-6)
+    plain = fake.FakeTransformer(WithoutCache())(Forward(Chunk(0, 0, 6), 0), torch.cat([prefix, seen["x"]], 2), 0.)
+    assert torch.allclose(seen["x0"], plain[:, :, 4:], atol=1e-6)
 
 
 @pytest.mark.parametrize("retention", [FullKV(), SinkWindow(2, 6), SinkWindow(2, 6, "shifted")], ids=repr)
