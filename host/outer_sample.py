@@ -1,5 +1,6 @@
 """Around the host's outer sampling call: check the take first, connect its control, and count its cache in."""
 import logging
+from copy import copy
 
 import comfy.patcher_extension
 from comfy.patcher_extension import WrappersMP
@@ -21,6 +22,8 @@ def prepare_take(executor, noise, latent_image, sampler, sigmas, denoise_mask=No
             raise ValueError("A noise mask cannot be used with AR sampling, which makes a take from its start. Remove the mask.")
         plan, line = look_ahead(guider, sampler, tuple(noise.shape), sigmas, seed)
         logging.info("Keepsake: %s", line)
+        sampler = copy(sampler)
+        sampler.planned_bytes = plan.estimate.allocated
         if sampler.control is not None:
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, announce_cache(plan), guider.model_options,

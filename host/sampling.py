@@ -39,6 +39,8 @@ def log_stats(stats: KVStats):
 class ARVideoSampler(comfy.samplers.Sampler):
     """Chunk by chunk sampling with a KV policy, as a host SAMPLER. Holds parameters only."""
 
+    planned_bytes: tuple[int, int] | None = None     # of the copy that makes one take, see `prepare_take`
+
     def __init__(self, policy: KVPolicy | None = None, chunk_frames: int = 0, prefix: Tensor | None = None,
                  control: Tensor | None = None, noise_index: list[int] | None = None, drop_given: bool = False,
                  on_stats: Callable[[KVStats], None] = log_stats, memory: KVMemory | None = None, stop_after: int = 0,
@@ -103,7 +105,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         notes = (*plan.notes, *trace.notes, *([self.files.report()] if self.files else []))
         return KVStats(plan.policy.describe(), plan.geometry, str(plan.dtype).removeprefix("torch."), plan.take.steps, plan.temporal_compression,
                        trace.streams, tuple(trace.rows), seconds, trace.peak_cache_bytes, notes, trace.scores, latent_size, tuple(trace.memory_maps),
-                       trace.bank_names, peaks.told(), plan.take.given_frames, plan.estimate.allocated)
+                       trace.bank_names, peaks.told(), plan.take.given_frames, self.planned_bytes)
 
     def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):
         """After a piece: make it safe; after the last one, also leave the memory."""
