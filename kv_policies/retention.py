@@ -92,6 +92,25 @@ class RetentionRun:
 class Retention(ABC):
     """Slot 1: what stays in the cache."""
 
+    @abstractmethod
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        """The banks of a stream's cache; in every layer they share out all heads."""
+
+    @abstractmethod
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun: ...
+
+    def check(self, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""
+
+    @property
+    def window(self) -> int | None:
+        """Latent frames in reach, the chunk in work included, from which on older ones must leave; None when there is no such number."""
+        return None
+
+    def sink(self, geometry: Geometry) -> int:
+        """First latent frames of a shot that stay as they were written, whatever the prompt does."""
+        return 0
+
     def moving_frames(self, take: Take) -> int:
         """First latent frames whose keys are turned to other positions again and again."""
         return 0
@@ -114,22 +133,3 @@ class Retention(ABC):
         """So many tokens of a frame count as one where only sizes matter: of chunks of `lengths` latent frames, multiples of it stay.
         1: not known."""
         return 1
-
-    @abstractmethod
-    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
-        """The banks of a stream's cache; in every layer they share out all heads."""
-
-    @abstractmethod
-    def start(self, geometry: Geometry, take: Take) -> RetentionRun: ...
-
-    @property
-    def window(self) -> int | None:
-        """Latent frames in reach, the chunk in work included, from which on older ones must leave; None when there is no such number."""
-        return None
-
-    def sink(self, geometry: Geometry) -> int:
-        """First latent frames of a shot that stay as they were written, whatever the prompt does."""
-        return 0
-
-    def check(self, geometry: Geometry, take: Take):
-        """Raise ValueError, in a sentence, when these parameters cannot work with this model and take."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, FullKV, HeadMap, KVPolicy, Take
 from keepsake.kv_policies.head_profile import HeadProfile, head_map_of, recent_share
+from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
 
@@ -46,6 +47,15 @@ def test_a_map_without_static_heads_equals_decoprune():
     _, plain, plain_trace = banks(DeCoPrune(mode="target_keep"))
     assert torch.allclose(out, plain, atol=1e-12)
     assert [row.kept_tokens for row in trace.rows] == [row.kept_tokens for row in plain_trace.rows]
+
+
+def test_after_a_cut_static_heads_hold_the_first_frames_of_the_new_shot():
+    seen, *_ = banks(DeCoPruneHS(head_map=MAP, static_sink_frames=1, static_recent_frames=2), starts=[PromptStart(6, "cut")])
+    assert seen[6][1] == [6, 10, 11, 12, 13]
+
+
+def test_the_longer_of_both_sinks_is_left_alone_by_prompts():
+    assert [DeCoPruneHS(head_map=MAP, static_sink_frames=frames).sink(fake.geometry(2)) for frames in (1, 4)] == [2, 4]
 
 
 def test_static_heads_are_reindexed_too():
