@@ -159,6 +159,7 @@ def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
     measured(policy, **options, stop_after=6, on_memory=kept.append)
     told, rows = estimate(setup(policy, **options, memory=kept[0])), measured(policy, **options, memory=kept[0])
     assert rows[0].start_frame == kept[0].frames
+    assert untimed(needs[0].row for needs in (told.least, told.most)) == rows[:1] * 2           # what the memory holds is known, and not a range
     if told.most is told.least:
         assert untimed(need.row for need in told.least) == rows
     for least, row, most in zip(told.least, rows, told.most, strict=True):
