@@ -45,5 +45,21 @@ class CrossAttentionPatch:
         return a.o(optimized_attention(a.norm_q(a.q(x)), k, v, heads=a.num_heads, transformer_options=transformer_options))
 
 
+def self_attentions(model) -> list:
+    """What a MODEL calls as the self-attention of each layer."""
+    return [model.get_model_object(f"diffusion_model.blocks.{layer}.self_attn.forward")
+            for layer in range(len(model.get_model_object("diffusion_model").blocks))]
+
+
 def is_patched(model) -> bool:
-    return isinstance(model.object_patches.get("diffusion_model.blocks.0.self_attn.forward"), SelfAttentionPatch)
+    return all(isinstance(forward, SelfAttentionPatch) for forward in self_attentions(model))
+
+
+def require_patched(model, name: str, advice: str):
+    """Raise ValueError, in a sentence that calls the MODEL `name`, where its self-attention is not ours in place of its own."""
+    if not is_patched(model):
+        raise ValueError(f"{name} has not been prepared for AR sampling. {advice}")
+    others = [forward.original for forward in self_attentions(model) if getattr(forward.original, "__self__", None) is not forward.attention]
+    if others:
+        raise ValueError(f"{name} has another node's self-attention in {len(others)} of its layers, and AR sampling brings its own, so that node "
+                         "would do nothing. Remove it.")

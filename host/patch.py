@@ -18,6 +18,8 @@ def patch(model):
         for part, kind in (("self_attn", SelfAttentionPatch), ("cross_attn", CrossAttentionPatch)):
             key, attention = f"diffusion_model.blocks.{layer}.{part}.forward", getattr(block, part)
             original = patched.get_model_object(key)
+            if isinstance(original, kind):
+                continue
             # Text keys can be kept only where nobody else computes them: image-to-video classes and other packs' patches stay.
             if kind is SelfAttentionPatch or getattr(original, "__func__", None) is WanT2VCrossAttention.forward:
                 patched.add_object_patch(key, kind(layer, attention, original))

@@ -16,7 +16,7 @@ from ..rollout.earlier_take import share_in
 from ..rollout.estimate import Estimate, Setup, estimate, peaks
 from ..rollout.memory_file import KVMemory
 from ..rollout.timeline import prompt_frames
-from .attention import is_patched
+from .attention import require_patched
 from .backbone import read_geometry, require_wan
 from .conditioning import check_conditioning, check_levels
 from .devices import check_lanes, lanes_of
@@ -134,8 +134,7 @@ def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):
     """What every take needs of its model, guider, latent and sigmas. Returns the backbone."""
     model = guider.model_patcher
     backbone = require_wan(model)
-    if not is_patched(model):
-        raise ValueError("This MODEL has not been prepared for AR sampling. Put an AR Profile node between the loader and the sampler.")
+    require_patched(model, "This MODEL", "Put an AR Profile node between the loader and the sampler.")
     if getattr(guider, "uncond_model_patcher", None) is not None:
         raise ValueError("This guider runs the negative prompt on a second model, and an AR take has caches for one. Use CFGGuider.")
     if len(shape) != 5 or 0 in shape:

@@ -9,7 +9,7 @@ import comfy.samplers
 from torch import Tensor
 
 from ..kv_policies import FlashForward, KVPolicy
-from .attention import is_patched
+from .attention import require_patched
 from .backbone import control_channels, read_geometry, require_wan
 from .profiles import ARProfile
 
@@ -47,8 +47,7 @@ def check_roles(models: dict[str, object], guider, shape: tuple[int, ...]):
                          "Remove the hooks, and put a LoRA node before the role's model.")
     for role, model in models.items():
         require_wan(model)
-        if not is_patched(model):
-            raise ValueError(f"The {role} has not been prepared for AR sampling. Connect it by KV Policy: FlashForward Anchors.")
+        require_patched(model, f"The {role}", "Connect it by KV Policy: FlashForward Anchors.")
         if model.get_additional_models_with_key("multigpu"):
             raise ValueError(f"The {role} is spread over several devices, and a role runs on one. Bypass its multi-GPU node.")
         expected = _traits(guider.model_patcher, shape)

@@ -79,6 +79,25 @@ def test_a_forward_that_another_pack_leaves_out_ends_the_take(model):
         take(other)
 
 
+def with_self_attention(model, layer):
+    """Another pack's patch on one layer, as Enhance-A-Video's on all."""
+    other = model.clone()
+    other.add_object_patch(f"diffusion_model.blocks.{layer}.self_attn.forward", lambda x, freqs, **options: 0 * x)
+    return other
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_self_attention_of_another_pack_is_refused_and_not_left_out(layer, model):
+    says = "has another node's self-attention in 1 of its layers"
+    with pytest.raises(ValueError, match=says):
+        take(tiny.prepared(with_self_attention(tiny.tiny_model(layers=2), layer)))
+    behind_ours = with_self_attention(model, layer)
+    with pytest.raises(ValueError, match="has not been prepared"):
+        take(behind_ours)
+    with pytest.raises(ValueError, match=says):
+        take(tiny.prepared(behind_ours))
+
+
 def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
     assert torch.equal(take(windows(model, 9)), take(model))         # three latent frames, as many as a chunk
     steps = []
