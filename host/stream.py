@@ -53,8 +53,8 @@ class StreamToFile:
 class TakeFile:
     """The files of one take in work.
 
-    Beside the video lies a folder: `memory.safetensors`, without the latents, replaced at each save; and for each save a file of the latents
-    that came since, with where the decoder and the video then stood. What the memory does not speak of is not there yet.
+    Beside the video lies a folder: `memory.safetensors`, replaced at each save, with where the decoder and the video stand and without the latents;
+    and for each save a file of the latents that came since. What the memory does not speak of is not there yet.
     """
 
     def __init__(self, stream: StreamToFile, decoder: StreamDecoder):
@@ -75,21 +75,21 @@ class TakeFile:
         frames, kind = chunks_of(parts)[-1].end_frame, part_of(parts, "latents", Tensor)
         _, channels, _, *size = tensor_of(parts, "latents", kind.dtype, 1, None, 0, None, None).shape
         while self.saved < frames:
-            part = load_tree(self._part(self.saved))
-            latents.append(tensor_of(part, "latents", kind.dtype, 1, channels, None, *size))
+            latents.append(tensor_of(load_tree(self._part(self.saved)), "latents", kind.dtype, 1, channels, None, *size))
             if not latents[-1].shape[2]:
                 break
             self.saved += latents[-1].shape[2]
         if self.saved != frames:
             raise KVMemoryError(f"The files in {self.folder} do not belong together: {self.saved} latent frames beside a memory of {frames}. "
                                 "Turn resume off to begin a new take.")
-        fps = part_of(part, "fps", float)
+        stood = part_of(parts, "video", dict)
+        fps = part_of(stood, "fps", float)
         if fps != self.stream.fps:
             raise KVMemoryError(f"{video.name} has {fps:g} pictures a second, and the stream is to have {self.stream.fps:g}. Set fps as it was, or "
                                 "turn resume off to begin a new take.")
         self.memory = KVMemory.from_parts({**parts, "latents": torch.cat(latents, 2)})
-        self.decoder.restore(part_of(part, "decoder", dict))
-        self.pictures, self.size = count_of(part, "pictures", 2 ** 40), count_of(part, "video_bytes", 2 ** 60)
+        self.decoder.restore(part_of(stood, "decoder", dict))
+        self.pictures, self.size = count_of(stood, "pictures", 2 ** 40), count_of(stood, "bytes", 2 ** 60)
         if self._stands() < self.size:
             raise KVMemoryError(f"{video.name} is shorter than at its last save, so it cannot go on. Turn resume off to begin a new take.")
 
@@ -109,11 +109,11 @@ class TakeFile:
         When the take has `ended`, a last frame no longer waits for its pair; a longer take would go on from before it.
         """
         self.folder.mkdir(exist_ok=True)
-        stood = {"pictures": self.pictures, "video_bytes": self.size, "fps": self.stream.fps}
+        stood = {"decoder": self.decoder.state(), "pictures": self.pictures, "bytes": self.size, "fps": self.stream.fps}
         if ended:
             self._append(self.decoder.last())
-        save_tree({"latents": memory.latents, "decoder": self.decoder.state(), **stood}, self._part(self.saved))
-        save_tree(replace(memory, latents=memory.latents[:, :, :0]).parts(), self.folder / MEMORY)
+        save_tree({"latents": memory.latents}, self._part(self.saved))
+        save_tree({**replace(memory, latents=memory.latents[:, :, :0]).parts(), "video": stood}, self.folder / MEMORY)
         self.saved = memory.frames
 
     def report(self) -> str:

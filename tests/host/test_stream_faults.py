@@ -11,7 +11,7 @@ if not os.environ.get("COMFYUI_PATH"):
 import tiny  # noqa: E402
 from keepsake.host import stream as streams  # noqa: E402
 from keepsake.host.stream import StreamToFile  # noqa: E402
-from keepsake.kv_policies import KVMemoryError  # noqa: E402
+from keepsake.kv_policies import KVMemoryError, KVPolicy, SinkWindow  # noqa: E402
 from mutate import mutations  # noqa: E402
 
 from .test_stream import make, model, output, pictures_of, vae  # noqa: E402, F401
@@ -62,6 +62,16 @@ def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, out
     make_both(8, resume=True)
     make_both(11, resume=True)
     assert (output / "take_00002_.mp4").read_bytes() == (output / "take_00001_.mp4").read_bytes()
+
+
+def test_a_save_adds_its_latents_to_the_folder_and_nothing_else(model, vae, output):  # noqa: F811
+    """What the decoder carries is large, and only the latest of it is needed."""
+    def size(frames):
+        make(model, vae, resume=frames > 9, frames=frames, policy=KVPolicy(SinkWindow(1, 6)))
+        return sum(path.stat().st_size for path in (output / "take_00001_.take").iterdir())
+
+    sizes = [size(frames) for frames in (9, 17, 25)]
+    assert sizes[2] - sizes[1] < 8 * 16 * 4 * 6 * 4 + 4 * 1000       # and the headers of four files
 
 
 def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, vae, output):  # noqa: F811
