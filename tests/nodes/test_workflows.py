@@ -25,7 +25,7 @@ def as_graph(ui: dict) -> dict:
         for part in node["inputs"]:
             if "widget" in part:
                 value = values.pop(0)
-                if part["name"] == "seed":
+                if part["name"] in ("seed", "noise_seed"):
                     values.pop(0)                    # control_after_generate
                 inputs[part["name"]] = value
             if part.get("link") is not None:
@@ -57,6 +57,11 @@ def test_every_input_of_ours_exists(name):
     for node in load(name, WORKFLOWS / "api").values():
         if node["class_type"].startswith("Keepsake"):
             assert set(node["inputs"]) <= known[node["class_type"]]
+
+
+def test_every_node_is_in_a_workflow():
+    shown = {node["class_type"] for name in NAMES for node in load(name, WORKFLOWS / "api").values()}
+    assert {node.define_schema().node_id for node in nodes()} <= shown
 
 
 @pytest.mark.parametrize("name", NAMES)
