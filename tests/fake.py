@@ -34,7 +34,7 @@ class FakeTransformer:
     """x [1, C, F, 2h, 2w] -> x0 of the same shape.
 
     `calls` records (frames of the chunk, sigma) of every forward, `reads` its first frame, its prompt and the history frames that it could
-    read; `on_forward(session, forward, sigma)` is called after each, before it is committed. Prompts differ by `words`.
+    read; `on_forward(session, forward, x, sigma)` is called after each, before it is committed. Prompts differ by `words`.
     """
 
     def __init__(self, session, streams=("positive",), seed=0, words=.3, on_forward=lambda *a: None):
@@ -60,7 +60,7 @@ class FakeTransformer:
             out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
             y = y + out[:1].tanh()
         self._record(forward)
-        self.on_forward(self.session, forward, sigma)
+        self.on_forward(self.session, forward, x, sigma)
         y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
 

@@ -14,7 +14,7 @@ def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=ONE):
     """[(latent frames, their positions, sigma, frames read, and their positions)] of every forward, in order."""
     seen = []
 
-    def watch(session, forward, sigma):
+    def watch(session, forward, x, sigma):
         bank, tokens = session.streams["positive"].caches[forward.memory].banks[0], 6
         read = [list(map(int, names[:bank.committed:tokens])) for names in (bank.frame, bank.position)]
         seen.append((list(forward.chunk.numbers), list(forward.chunk.positions), float(sigma), *read))
@@ -57,9 +57,10 @@ def test_the_whole_context_hears_the_chunks_prompt(mode):
     assert [(frame, prompt) for frame, prompt, _ in transformer.reads] == [(0, 0), (2, 0), (2, 0), (4, 1), (4, 1)]
 
 
-def test_a_cut_begins_a_context_of_its_own():
-    _, _, transformer = fake.take(KVPolicy(schedule=ContextRecompute(4)), 12, 2, sigmas=ONE, starts=[PromptStart(6, "cut")])
-    assert [read for frame, _, read in transformer.reads if read] == [[0, 1], [0, 3], [6, 7], [6, 9]]
+@pytest.mark.parametrize("window, reads", [(4, [[0, 1], [0, 3], [6, 7], [6, 9]]), (6, [[0, 1], [0, 1], [0, 1, 2, 3], [6, 7], [6, 7], [6, 7, 8, 9]])])
+def test_a_cut_begins_a_context_of_its_own(window, reads):
+    _, _, transformer = fake.take(KVPolicy(schedule=ContextRecompute(window)), 12, 2, sigmas=ONE, starts=[PromptStart(6, "cut")])
+    assert [read for frame, _, read in transformer.reads if read] == reads
 
 
 @pytest.mark.parametrize("frames, given", [(1, 0), (4, 0), (13, 0), (30, 0), (4, 1), (13, 1), (13, 4), (30, 3)])

@@ -6,6 +6,7 @@ import torch
 from keepsake.kv_policies import DeCoPrune, DirectedForcing, FlashForward, Hierarchical, KVPolicy, SinkWindow, Take
 from keepsake.kv_policies.flash_forward import Work
 from keepsake.rollout.chunks import plan_chunks
+from keepsake.rollout.timeline import PromptStart, plan_prompts
 
 from .. import fake
 
@@ -16,7 +17,7 @@ def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1., .5, 0.), *
     """[(latent frames of the chunk, sigma, [(lane, history frames read)])] of every forward of a take, in order."""
     seen = []
 
-    def watch(session, forward, sigma):
+    def watch(session, forward, x, sigma):
         stream = session.streams["positive"]
         own, read = stream.caches[forward.memory].banks[0], defaultdict(list)
         read[schedule.lane(forward.memory)] += own.frame[:own.committed].tolist()
@@ -63,6 +64,28 @@ def test_given_frames_are_anchors_too_and_enter_the_stages_as_noisy_as_they_are_
     assert seen[4:8] == [([4, 5], 1.0, [("stage 0", []), ("anchors", [4, 8])]), ([4, 5], .5, [("stage 1", []), ("anchors", [4, 8])]),
                          ([6, 7], 1.0, [("stage 0", [4, 5]), ("anchors", [4, 8])]), ([6, 7], .5, [("stage 1", [4, 5]), ("anchors", [4, 8])])]
     assert [row.given for row in trace.rows] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("schedule, levels", [(SMALL, (1., .5)), (Hierarchical(4), (.5, 0.))], ids=["FlashForward", "HiAR"])
+def test_given_chunks_are_noised_to_the_level_of_the_memory_that_they_enter(schedule, levels):
+    prefix, noise, seen = fake.noise_of(4, seed=9), fake.noise_of(8), []
+
+    def watch(session, forward, x, sigma):
+        if forward.chunk.given and forward.chunk.index == 1:         # frames 2 and 3
+            seen.append((float(sigma), x))
+
+    fake.take(KVPolicy(schedule=schedule), 8, 2, prefix, (1., .5, 0.), on_forward=watch)
+    assert [sigma for sigma, _ in seen] == list(levels)
+    for sigma, x in seen:
+        assert torch.allclose(x, (1 - sigma) * prefix[:, :, 2:4] + sigma * noise[:, :, 2:4])
+
+
+def test_a_window_over_blocks_that_prompts_cut_short_finds_each_in_a_memory_of_its_own():
+    starts = [PromptStart(frame) for frame in (0, 2, 4, 6)]
+    chunks, *_ = plan_prompts(plan_chunks(12, 2), [starts], 4)
+    layout = FlashForward(anchor_stride=2, block_anchors=4, anchor_window=4, planner_history=1).layout(chunks, 2)
+    reads = [[layout.memory(block) for block in layout.anchors_of(chunk.index)] for chunk in chunks]
+    assert max(map(len, reads)) == 4 and all(len(set(memories)) == len(memories) for memories in reads)
 
 
 def test_chunks_that_are_all_short_are_remembered_within_the_budget():

@@ -15,7 +15,7 @@ def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=TWO, **options)
     """[(latent frames, their sigmas, frames read of the past, position of the sink)] of every forward, in order."""
     seen = []
 
-    def watch(session, forward, sigma):
+    def watch(session, forward, x, sigma):
         caches = session.streams["positive"].caches
         own = caches[forward.memory].banks[0]
         read, sink = own.frame[:own.committed].tolist(), None

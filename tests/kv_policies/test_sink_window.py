@@ -10,7 +10,7 @@ def history(policy, frames, chunk_frames, prefix=None):
     """Frames in the cache beside a chunk's own, while it is made: {start frame: [frames]}, and the positions of their tokens."""
     seen, positions = {}, {}
 
-    def look(session, forward, sigma):
+    def look(session, forward, x, sigma):
         bank, start = session.streams["positive"].caches["history"].banks[0], forward.chunk.start_frame
         seen[start] = sorted(set(bank.frame[:bank.committed].tolist()))
         positions[start] = bank.position[:bank.committed:6].tolist()
