@@ -3,7 +3,7 @@ import json
 
 import pytest
 import torch
-from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, FullKV, HeadMap, KVPolicy, Take
+from keepsake.kv_policies import BankPlan, Chunk, DeCoPrune, DeCoPruneHS, FullKV, HeadMap, KVCache, KVPolicy, Storage, Take
 from keepsake.kv_policies.head_profile import HeadProfile, head_map_of, recent_share
 from keepsake.rollout.timeline import PromptStart
 
@@ -97,6 +97,19 @@ def test_the_share_of_attention_on_the_latest_frames_by_hand():
     q = torch.ones(1, 3, 2, 1)
     recent, context = torch.tensor([False, False, True, False]), torch.tensor([False, True, True, False])
     assert recent_share(q, k, recent, context).tolist() == pytest.approx([.5, .25])
+
+
+def test_profiling_weighs_the_latest_four_context_frames_against_all_but_the_first_four():
+    """Frames 12 and 13 are the chunk in work; where all keys are alike, the share is that of 8 to 11 in 4 to 11."""
+    shares, cache = [], KVCache(fake.geometry(), [BankPlan(14, 14)], Storage(), torch.float32, torch.device("cpu"))
+    for index in range(7):
+        cache.reserve(Chunk(index, 2 * index, 2))
+        cache.banks[0].write(0, *[torch.zeros(1, 12, 2, 8)] * 2)
+        if index < 6:
+            cache.commit()
+    run = HeadProfile(lambda layer, share: shares.append(share.tolist())).start(fake.geometry(), Take(14, 0, (1., 0.), 0))
+    run.observe(0, Chunk(6, 12, 2), 0, torch.ones(1, 12, 2, 8), cache.banks[0])
+    assert shares == [pytest.approx([.5, .5])]
 
 
 def test_profiling_watches_the_first_step_of_the_last_chunk():

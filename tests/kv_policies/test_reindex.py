@@ -9,7 +9,7 @@ from keepsake.kv_policies.reindex import Reindex, virtual_frames
 def test_virtual_frames_by_hand():
     frame = torch.tensor([0, 116, 232, 239])
     assert virtual_frames(frame, 240, 17, 8).tolist() == [223, 227.5, 232, 239]
-    assert virtual_frames(frame[:1], 17, 17, 8).tolist() == [0]            # a short history is not stretched
+    assert virtual_frames(frame[:1], 17, 17, 8).tolist() == virtual_frames(frame[:1], 12, 17, 8).tolist() == [0]     # a short one is not stretched
 
 
 def reindexed_at(how, given=0, shot=0):

@@ -2,11 +2,12 @@
 import pytest
 import torch
 from keepsake.kv_policies import KVPolicy, SinkWindow, Take
+from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
 
 
-def history(policy, frames, chunk_frames, prefix=None):
+def history(policy, frames, chunk_frames, prefix=None, starts=()):
     """Frames in the cache beside a chunk's own, while it is made: {start frame: [frames]}, and the positions of their tokens."""
     seen, positions = {}, {}
 
@@ -15,7 +16,7 @@ def history(policy, frames, chunk_frames, prefix=None):
         seen[start] = sorted(set(bank.frame[:bank.committed].tolist()))
         positions[start] = bank.position[:bank.committed:6].tolist()
 
-    fake.take(KVPolicy(policy), frames, chunk_frames, prefix, on_forward=look)
+    fake.take(KVPolicy(policy), frames, chunk_frames, prefix, on_forward=look, starts=starts)
     return seen, positions
 
 
@@ -59,6 +60,12 @@ def test_a_shifted_sink_stands_just_before_the_window():
     assert positions[4] == [0, 1, 2, 3]
     assert seen[8] == [0, 1, 6, 7] and positions[8] == [4, 5, 6, 7]
     assert seen[10] == [0, 1, 8, 9] and positions[10] == [6, 7, 8, 9]
+
+
+def test_after_a_cut_a_shifted_sink_stays_put_until_a_gap_opens_in_the_new_shot():
+    seen, positions = history(SinkWindow(2, 6, "shifted"), 14, 2, starts=[PromptStart(6, "cut")])
+    assert (seen[8], seen[10]) == (positions[8], positions[10]) == ([6, 7], [6, 7, 8, 9])
+    assert seen[12] == [6, 7, 10, 11] and positions[12] == [8, 9, 10, 11]
 
 
 def test_a_shifted_sink_in_an_empty_window_stands_just_before_the_chunk():

@@ -3,7 +3,9 @@ import pytest
 import torch
 from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, SinkWindow
 from keepsake.rollout import rollout
-from keepsake.rollout.timeline import PromptStart
+from keepsake.rollout.chunks import plan_chunks
+from keepsake.rollout.recache import planned_reruns
+from keepsake.rollout.timeline import PromptStart, plan_prompts
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES
@@ -58,6 +60,16 @@ def test_a_recache_equals_a_take_whose_latest_chunks_were_given_under_the_new_pr
     swapped, *_ = fake.take(KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6)])
     assert torch.equal(made[:, :, :6], swapped[:, :, :6])
     assert torch.equal(made, reference) and not torch.equal(made, swapped)
+
+
+def test_what_has_left_the_window_is_not_run_again(recached):
+    fake.take(KVPolicy(SinkWindow(0, 4)), 12, starts=[PromptStart(8, "recache", recache_frames=8)])
+    assert recached[0][0] == range(4, 8)
+
+
+def test_of_the_shot_alone_and_past_its_sink_is_run_again():
+    chunks, *_ = plan_prompts(plan_chunks(14, 2), [[PromptStart(0), PromptStart(4, "cut"), PromptStart(10, "recache", recache_frames=12)]], 4)
+    assert planned_reruns(chunks, 2) == {5: chunks[3:5]} and planned_reruns(chunks, 0) == {5: chunks[2:5]}
 
 
 def test_given_frames_are_run_again_as_well():
