@@ -140,6 +140,12 @@ def test_what_is_held_twice_is_counted():
     assert grown.most[-1].copied_bytes >= grown.most[0].row.allocated_bytes // 4        # of two layers, the keys or the values of one
 
 
+def test_memories_that_are_read_together_are_held_twice():
+    """A chunk's own two frames, two of the chunk before, and an anchor: keys and values of one layer."""
+    anchors = FlashForward(anchor_stride=4, block_anchors=1, anchor_window=1, planner_history=1, stage_history=1)
+    assert estimate(setup(KVPolicy(schedule=anchors), 4)).least[-1].copied_bytes == 2 * (2 + 2 + 1) * 6 * 2 * 8 * 8
+
+
 def test_a_selection_that_reads_less_holds_no_less():
     masked = estimate(setup(KVPolicy(selection=MaskedHead(0, 0))))
     assert masked.allocated == estimate(setup(KVPolicy())).allocated

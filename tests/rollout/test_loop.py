@@ -96,6 +96,17 @@ def test_a_caller_that_stops_early_frees_the_caches():
     assert not sessions[0].streams
 
 
+def test_a_stream_that_misses_the_clean_pass_is_an_error():
+    streams = ["positive", "negative"]
+
+    def leave(session, forward, x, sigma):
+        if float(sigma) == .5:               # the last step before it
+            streams.remove("negative")
+
+    with pytest.raises(RuntimeError, match="took part in denoising and not in the clean pass"):
+        fake.take(KVPolicy(), streams=streams, on_forward=leave)
+
+
 def test_policies_do_not_touch_the_global_random_numbers():
     torch.manual_seed(5)
     expected = torch.rand(1)

@@ -6,6 +6,7 @@ import pytest
 from keepsake.kv_policies import CleanPass, DeCoPruneHS, FlashForward, HeadMap, Hierarchical, KVPolicy, SinkWindow
 from keepsake.rollout import trace as trace_module
 from keepsake.rollout.stats import KVStats
+from keepsake.rollout.timeline import PromptStart
 
 from .. import fake
 
@@ -26,6 +27,11 @@ def test_the_prune_ratio_counts_history_only():
     stats = stats_of(KVPolicy(SinkWindow(0, 4)))            # history of 0, 2, 2, 2 frames out of 0, 2, 4, 6
     assert stats.prune_ratio == 1 - 6 / 12
     assert [row.kept_tokens for row in stats.chunks] == [0, 12 * 4, 12 * 4, 12 * 4]
+
+
+def test_after_a_cut_all_history_is_the_new_shots():
+    stats = stats_of(KVPolicy(), starts=[PromptStart(4, "cut")])
+    assert [(row.kept_tokens, row.full_tokens) for row in stats.chunks] == [(0, 0), (12 * 4, 12 * 4)] * 2
 
 
 def test_given_chunks_do_not_count_in_the_prune_ratio():
