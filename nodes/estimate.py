@@ -11,7 +11,7 @@ class KVMemoryEstimate(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeKVMemoryEstimate", display_name="KV Memory Estimate", category=CATEGORY, is_output_node=True, not_idempotent=True,
+            node_id="KeepsakeKVMemoryEstimate", display_name="KV Memory Estimate", category=CATEGORY, is_output_node=True,
             description="Tells the memory that a take will need, chunk by chunk, without running it, and the longest take that fits.",
             search_aliases=["VRAM calculator", "out of memory", "how long can I go", "memory estimate", "KV cache size"],
             inputs=[
@@ -30,6 +30,10 @@ class KVMemoryEstimate(io.ComfyNode):
                                             "on the picture, it tells what is to be expected."),
             ],
             outputs=[io.String.Output(display_name="report"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
+
+    @classmethod
+    def fingerprint_inputs(cls, **inputs):
+        return float("nan")              # never the same: what is free changes outside the graph
 
     @classmethod
     def execute(cls, model, latent, steps, cfg, chunk_frames, prompts, kv_policy=None, prefix=None, kv_stats=None):

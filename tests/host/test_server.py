@@ -61,6 +61,16 @@ def test_a_second_queue_runs_nothing_again_and_the_same_seed_is_bit_equal(server
     assert tensor_bytes(server, first) == tensor_bytes(server, again) != tensor_bytes(server, other)
 
 
+def test_an_estimate_is_made_anew_each_time_and_nothing_else(server):
+    """What is free changes from run to run."""
+    graph, ran = quickstart(seed=21), set()
+    graph["70"] = {"class_type": "KeepsakeKVMemoryEstimate",
+                   "inputs": {"model": ["1", 0], "latent": ["3", 0], "steps": 0, "cfg": 1.0, "chunk_frames": 0, "prompts": 1}}
+    server.run(graph)
+    server.run(graph, lambda node_id, node_class, value, total: ran.add(node_class))
+    assert ran == {"KeepsakeKVMemoryEstimate"}
+
+
 def test_a_window_policy_gives_another_take_and_says_so(server):
     graph = quickstart(frames=12)
     full = server.run(graph)
