@@ -100,6 +100,7 @@ class TakeFile:
             os.truncate(self.video, self.size)
         elif not self._begun:
             self.video = self.stream.free_path()
+            self.video.open("x").close()         # the name is this take's from here on
         self._begun = True
         self._append(pictures)
 

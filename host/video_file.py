@@ -13,7 +13,7 @@ OPTIONS = {"movflags": "frag_keyframe+empty_moov+default_base_moof+skip_trailer"
 
 
 def append_pictures(path: Path, pictures: Tensor, first: int, fps: float):
-    """Add pictures `[N, H, W, 3]`, 0 to 1, which are number `first` and following, as one fragment that needs no other; `first` 0 makes the file.
+    """Add pictures `[N, H, W, 3]`, 0 to 1, which are number `first` and following, as one fragment that needs no other; number 0 begins the file.
 
     Where the disk has no room for it, the file is as it was before.
     """
@@ -25,9 +25,9 @@ def append_pictures(path: Path, pictures: Tensor, first: int, fps: float):
     data[at + 8:at + 16] = struct.pack(">Q", first * rate.denominator * TICKS)
     at = data.index(b"mfhd")             # fragments are counted
     data[at + 8:at + 12] = struct.pack(">I", first + 1)
-    stood, file = path.stat().st_size if first else 0, open(path, "ab" if first else "xb")
+    stood = path.stat().st_size if first else 0
     try:
-        with file:
+        with open(path, "ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

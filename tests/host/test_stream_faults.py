@@ -91,11 +91,20 @@ def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, v
     assert torch.equal(again, plain) and video.read_bytes() == straight
 
 
-def test_two_takes_that_begin_together_have_a_video_each(model, vae, output):  # noqa: F811
-    takes = [StreamToFile(vae, "take", 16.0, 1, False).open(model) for _ in range(2)]
-    for frames, take in enumerate(takes, 2):
-        take.add(tiny.noise_of(2 * frames + 1, 4, 6))
-    assert [len(pictures_of(take.video)) for take in takes] == [17, 25]
+def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, monkeypatch):  # noqa: F811
+    """As two ComfyUIs with one output folder: the second while the first one's pictures are encoded."""
+    first, second = (StreamToFile(vae, "take", 16.0, 1, False).open(model) for _ in range(2))
+
+    real = streams.append_pictures
+
+    def append_pictures(*args):
+        monkeypatch.setattr(streams, "append_pictures", real)
+        second.add(tiny.noise_of(7, 4, 6))
+        real(*args)
+
+    monkeypatch.setattr(streams, "append_pictures", append_pictures)
+    first.add(tiny.noise_of(5, 4, 6))
+    assert [len(pictures_of(take.video)) for take in (first, second)] == [17, 25]
 
 
 def test_another_frame_rate_is_refused(model, vae, output):  # noqa: F811
