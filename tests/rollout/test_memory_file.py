@@ -12,7 +12,7 @@ import pytest
 import torch
 from keepsake.kv_policies import DeCoPrune, KVMemoryError, KVPolicy, RollingForcing, SinkWindow
 from keepsake.rollout import tree_file
-from keepsake.rollout.memory_file import load_memory, save_memory
+from keepsake.rollout.memory_file import KVMemory, load_memory, save_memory
 from mutate import mutations
 
 from .. import fake
@@ -136,6 +136,14 @@ def test_files_that_are_none_have_a_sentence_each(path):
     path.write_bytes(struct.pack("<Q", 2 ** 62) + whole[8:])
     with pytest.raises(KVMemoryError, match="cannot be read"):
         load_memory(path)
+
+
+@pytest.mark.parametrize("chunks", [[], [[1, 2, 0, 0]], [[0, 0, 0, 0]], [[0, 2, 2, 0]], [[0, 2, 0, 0], [3, 2, 0, 0]],
+                                    [[0, 2, 0, 0], [2, 2, 1, 0]]], ids=repr)
+def test_chunks_that_make_no_take_are_refused(chunks):
+    """None; begins late; empty; given is yes or no; a gap; given after made."""
+    with pytest.raises(KVMemoryError, match="it holds no chunk|its chunks do not follow each other"):
+        KVMemory.from_parts({**kept().parts(), "chunks": chunks})
 
 
 @pytest.mark.parametrize("policy", [KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(gamma=.5)), KVPolicy(schedule=RollingForcing(15))],
