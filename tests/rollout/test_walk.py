@@ -177,3 +177,9 @@ def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
         fake.take(KVPolicy(schedule=SMALL), 31, workers=workers)
         assert sorted(made) == [(frame, device) for frame in (0, 8, 16, 24) for device in range(1, workers)]
     assert max(held) == 2                    # the two blocks that a chunk's window touches at most
+
+
+def test_a_block_that_takes_the_place_of_another_is_copied_anew():
+    """An anchor at every frame and two memories for them: from one chunk to the next a device reads the same memory, and another block in it."""
+    policy = KVPolicy(schedule=FlashForward(anchor_stride=1, block_anchors=1, anchor_window=1, planner_history=1, stage_history=1, budget_frames=6))
+    assert torch.equal(fake.take(policy, 8, workers=3)[0], fake.take(policy, 8)[0])
