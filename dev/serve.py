@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+import frontend
 import setup
 from server import Server, ServerError
 
@@ -13,16 +14,18 @@ def main():
     parser.add_argument("--cpu", action="store_true", default=None, help="leave a CUDA device alone")
     arguments, options = parser.parse_known_args()
     try:
-        with Server(setup.needed_host(), base=setup.STATE / "serve", port=arguments.port, cpu=arguments.cpu,
+        host = setup.needed_host()
+        with Server(host, base=setup.STATE / "serve", port=arguments.port, cpu=arguments.cpu,
                     # ComfyUI empties its folder of previews when it starts: a second server would empty the first one's.
-                    options=["--preview-method", "auto", "--temp-directory", setup.STATE / f"serve/port-{arguments.port}", *options],
+                    options=["--preview-method", "auto", "--temp-directory", setup.STATE / f"serve/port-{arguments.port}",
+                             *frontend.options(host), *options],
                     echo=True) as server:
             print("(The error about comfyui-workflow-templates is expected: ComfyUI's own gallery is left out of this environment.)")
             print(f"ComfyUI {server.version} is at {server.url} (Ctrl-C stops it)", flush=True)
             server.process.wait()
     except KeyboardInterrupt:
         pass
-    except ServerError as error:
+    except (ServerError, setup.SetupError) as error:
         sys.exit(str(error))
 
 
