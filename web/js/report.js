@@ -5,7 +5,7 @@ import { panel, removePanel } from "./panel.js";
 
 // In the frontend's own colours, so that it follows the theme.
 const STYLE = `
-  .keepsake-report { white-space: pre-wrap; overflow: auto; font: 11px/1.5 monospace; color: var(--input-text); background: var(--comfy-input-bg);
+  .keepsake-report { white-space: pre-wrap; overflow-wrap: anywhere; overflow: auto; font: 11px/1.5 monospace; color: var(--input-text); background: var(--comfy-input-bg);
     padding: 6px; border-radius: 4px; user-select: text; box-sizing: border-box; }
 `;
 
