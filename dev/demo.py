@@ -48,10 +48,8 @@ def choose_policy(graph, name, server):
         sys.exit(f"--policy is {name}, but the policies are: {', '.join(sorted(policies))}.")
     node = graph[graph[node_of(graph, SAMPLER)]["inputs"]["kv_policy"][0]]
     if node["class_type"] != asked[0]:
-        required = server.ask(f"/object_info/{asked[0]}")[asked[0]]["input"].get("required", {})
         before = {key: link for key, link in node["inputs"].items() if key == "kv_policy"}
-        defaults = {key: options["default"] for key, (_, options) in required.items() if "default" in options}
-        node["class_type"], node["inputs"] = asked[0], before | defaults
+        node["class_type"], node["inputs"] = asked[0], before | server.widgets(asked[0])
 
 
 class Bar:

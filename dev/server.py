@@ -137,6 +137,11 @@ class Server:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def widgets(self, node_class):
+        """The required widgets of a node and what stands in them by default."""
+        required = self.ask(f"/object_info/{node_class}")[node_class]["input"].get("required", {})
+        return {name: options[0]["default"] for name, (_, *options) in required.items() if options and "default" in options[0]}
+
     def queue(self, graph, client_id=""):
         """Queue a graph in API format and return its prompt's id."""
         try:

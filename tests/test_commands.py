@@ -16,7 +16,7 @@ def help_of(*command, state: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command, says", [(["serve"], "--port"), (["demo"], "--frames"), (["test"], "--all-hosts"), (["bench", "parity"], "--quick")])
+@pytest.mark.parametrize("command, says", [(["serve"], "--port"), (["demo"], "--frames"), (["pictures"], "web/docs"), (["test"], "--all-hosts"), (["bench", "parity"], "--quick")])
 def test_help_needs_no_environment(command, says, tmp_path):
     assert says in help_of(*command, state=tmp_path / "state") and not (tmp_path / "state").exists()
 

@@ -85,3 +85,10 @@ def test_a_reload_and_a_removed_node_in_mid_run(page):
     page.tab.evaluate("new Promise(done => app.api.addEventListener('keepsake.chunk', done, { once: true }))")
     page.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     assert page.tab.locator(".keepsake-chart").count() == 1          # that of KV Memory Stats, which nothing draws any more
+
+
+def test_a_node_shows_its_help_page_with_its_picture(page):
+    page.open("quickstart")
+    page.tab.evaluate(f"app.canvas.selectNode({page.node('KeepsakeDemoCamera')})")
+    page.tab.get_by_test_id("info-button").click()
+    page.tab.wait_for_function("document.querySelector('.node-help-content img[alt^=\"The node\"]')?.naturalWidth > 100")
