@@ -44,6 +44,7 @@ def _fragment(pictures: Tensor, rate: Fraction) -> bytes:
                                       options={"crf": "18", "preset": "veryfast", "bf": "0", "g": "1000000", "sc_threshold": "0"})
         stream.height, stream.width = pictures.shape[1:3]
         stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1        # the same pictures are the same bytes, however many cores there are
         for number, picture in enumerate((pictures * 255).round().byte().cpu().numpy()):
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             frame.pts, frame.time_base = number, 1 / rate

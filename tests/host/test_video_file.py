@@ -43,3 +43,15 @@ def test_a_disk_that_fills_up_leaves_a_video_of_whole_pieces(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert video.read_bytes() == before and len(pictures_of(video)) == 6
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores, and a way to use one")
+def test_the_same_pictures_are_the_same_bytes_on_any_number_of_cores(tmp_path):
+    pictures, cores = torch.rand(4, 240, 416, 3, generator=torch.Generator().manual_seed(1)), os.sched_getaffinity(0)
+    append_pictures(tmp_path / "all.mp4", pictures, 0, 16.0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        append_pictures(tmp_path / "one.mp4", pictures, 0, 16.0)
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert (tmp_path / "one.mp4").read_bytes() == (tmp_path / "all.mp4").read_bytes()
