@@ -121,7 +121,7 @@ PRUNED = [*range(3 * T, 4 * T), *range(4 * T + 1, 6 * T), 0, 40, 50, 61]        
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fast_reading_equals_the_book(dropped, table, layer, seed):
-    policy = DirectedForcing(budget_min=3, budget_max=9, uniform_budget=5, active_from=1, head_table=table)
+    policy = DirectedForcing(budget_min=2, budget_max=9, uniform_budget=5, active_from=1, head_table=table)       # 2: the chunk alone, so 3 are read
     bank, q = bank_of(13, dropped, seed=seed), queries(seed=seed + 50)
     assert torch.allclose(read(policy, layer, q, bank).double(), read_by_the_book(policy, layer, q, bank), atol=1e-6)
 
@@ -173,12 +173,14 @@ def test_selection_begins_when_the_window_is_full():
     assert [notes(frames, FullKV()) for frames in (18, 19)] == [False, True]
 
 
-def test_the_notes_tell_how_much_was_read():
-    run = DirectedForcing(budget_min=3, budget_max=9, active_from=1, head_table=TABLE).start(GEOMETRY, TAKE, FullKV())
+@pytest.mark.parametrize("most, read", [(9, 3 + 4 + 9 + 9 + 3 + 3), (30, 3 + 10 + 15 + 15 + 5 + 3)])
+def test_the_notes_tell_how_much_was_read(most, read):
+    """Of 15 frames, by six heads; a head reads no more than there are."""
+    run = DirectedForcing(budget_min=3, budget_max=most, active_from=1, head_table=TABLE).start(GEOMETRY, TAKE, FullKV())
     for layer in (0, 1):
         run.read(layer, Chunk(1, 13, 2), queries(), bank_of(13), fake.attention)
-    read = (3 + round(3 + .25 * 6) + 9) + (9 + round(3 + .0625 * 6) + 3)          # of 15 frames, by six heads
     assert f"the mean head read {read / 90:.0%} of them" in run.notes[0]
+    assert run.state()["frames_read"] == read
 
 
 def test_a_later_chunk_and_a_compaction_are_seen_afresh():

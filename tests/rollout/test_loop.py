@@ -47,6 +47,12 @@ def test_given_chunks_enter_by_clean_passes_and_come_out_as_they_were():
     assert [row.given for row in trace.rows] == [True, True, False, False]
 
 
+def test_progress_counts_each_step_and_each_given_chunk_once():
+    calls = []
+    fake.take(KVPolicy(), 7, 2, fake.noise_of(3, seed=9), on_step=lambda *step: calls.append(step))
+    assert len(calls) == CleanPass().reports(plan_chunks(7, 2, 3), 3, range(4)) == 2 + 2 * 3
+
+
 def test_cached_history_equals_attention_over_the_whole_past():
     """The last chunk's prediction, against one block-causal forward over all frames without a cache."""
     prefix, seen = fake.noise_of(4, seed=5), {}

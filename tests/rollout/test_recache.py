@@ -1,7 +1,7 @@
 """What a change of prompts does to the memory, on the fake transformer: chunks of two frames, six tokens a frame."""
 import pytest
 import torch
-from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, SinkWindow
+from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow
 from keepsake.rollout import rollout
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.recache import planned_reruns
@@ -60,6 +60,11 @@ def test_a_recache_equals_a_take_whose_latest_chunks_were_given_under_the_new_pr
     swapped, *_ = fake.take(KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6)])
     assert torch.equal(made[:, :, :6], swapped[:, :, :6])
     assert torch.equal(made, reference) and not torch.equal(made, swapped)
+
+
+def test_a_chunk_is_run_again_at_the_sigma_of_the_clean_pass():
+    _, _, transformer = fake.take(KVPolicy(schedule=CleanPass(context_noise=.1)), 8, starts=[PromptStart(4, "recache", recache_frames=4)])
+    assert {sigma for *_, sigma in transformer.calls} == {1., .8, .5, .1}
 
 
 def test_what_has_left_the_window_is_not_run_again(recached):
