@@ -96,7 +96,7 @@ class Page:
             if run := self.server.ask(f"/history/{prompt_id}").get(prompt_id):
                 break
             self.tab.wait_for_timeout(200)
-        assert run["status"]["status_str"] == "success"
+        assert run["status"]["status_str"] == "success", run["status"]["messages"][-1]
         return {run["prompt"][2][node_id]["class_type"]: output for node_id, output in run["outputs"].items()}
 
     def node(self, node_class):

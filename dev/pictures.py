@@ -69,7 +69,7 @@ SHOTS = {
     "KeepsakeKVMemoryStats": {"20": node("KeepsakeKVMemoryStats", kv_stats=STATS)},
     "KeepsakeKVMemoryMap": SPLIT | {"4": node("KeepsakeDemoCamera", latent=LATENT, away_frames=16),        # its middle is then partly kept
                                     "20": node("KeepsakeKVMemoryMap", images=IMAGES, kv_stats=STATS)},
-    "KeepsakeKVMemoryEstimate": {"20": node("KeepsakeKVMemoryEstimate", model=MODEL, latent=LATENT, kv_policy=POLICY)},
+    "KeepsakeKVMemoryEstimate": {"20": node("KeepsakeKVMemoryEstimate", model=MODEL, latent=LATENT, kv_policy=POLICY, kv_stats=STATS, steps=4)},
     "KeepsakeKVStorage": {"20": node("KeepsakeKVStorage", dtype="int4"), "6": sampler(kv_policy=["20", 0]),
                           "21": node("KeepsakeKVMemoryStats", kv_stats=STATS)},
     "KeepsakePromptTimeline": {"20": node("KeepsakePromptTimeline", clip=CLIP, text="0: old town at day\n24: old town at sunset\n9s: old town at night")},
