@@ -114,7 +114,7 @@ def make_films(server, names):
         for made in graph.values():
             made["inputs"] = server.widgets(made["class_type"]) | made["inputs"]
         item, = server.run(graph)["outputs"]["12"]["images"]
-        keep(name, server.file(item).read_bytes())
+        keep(name, in_fours(opened(server.file(item).read_bytes())))
 
 
 def make_shots(server, page, names):
@@ -137,18 +137,33 @@ def make_shots(server, page, names):
         page.tab.evaluate(LOOK_AT, shown)
         page.tab.wait_for_load_state("networkidle")
         page.tab.wait_for_function("[...document.querySelectorAll('video')].every(video => video.readyState > 3)")
-        keep(name, page.picture(shown))
+        keep(name, opened(page.picture(shown)))
+
+
+def opened(png):
+    from PIL import Image  # here: `--help` works before anything is installed
+
+    return Image.open(io.BytesIO(png)).convert("RGB")
+
+
+def in_fours(film):
+    """The film's rows of eight pictures of 2:1 as rows of four, since a help page is as narrow as a sidebar; what is below them is squeezed."""
+    half, height = film.width // 2, film.width // 16
+    rows, below = divmod(film.height, height)
+    out = film.resize((half, below), box=(0, rows * height, film.width, film.height))
+    out = out.crop((0, -2 * rows * height, half, below))
+    for place in range(2 * rows):
+        row, side = divmod(place, 2)
+        out.paste(film.crop((side * half, row * height, (side + 1) * half, (row + 1) * height)), (0, place * height))
+    return out
 
 
 def keep(name, picture):
-    """Write one of the bytes of a PNG."""
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(picture)).convert("RGB")
-    image.thumbnail((LONGEST, LONGEST))
+    """Write a picture, made smaller where it is too large."""
+    picture.thumbnail((LONGEST, LONGEST))
     path = DOCS / f"{name}.webp"
-    image.save(path, quality=QUALITY, method=6)
-    print(f"{path.relative_to(setup.ROOT)}  {image.width}x{image.height}  {path.stat().st_size / 1000:.0f} kB", flush=True)
+    picture.save(path, quality=QUALITY, method=6)
+    print(f"{path.relative_to(setup.ROOT)}  {picture.width}x{picture.height}  {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
 def main():
