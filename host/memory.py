@@ -17,6 +17,12 @@ from .profiles import ARProfile, profile_of
 from .roles import split_roles
 
 MARGIN = .05                         # of free main memory, which everything else on the machine uses too
+HELD = 4                             # times that a sampling call holds the whole take's latents: noise, start latent, both mixed, and what is made
+
+
+def token_bytes(batch: int, channels: int) -> int:
+    """In which the latents in one token's place lie on the device: 2x2 numbers in fp32, of every batch item."""
+    return HELD * batch * channels * 2 * 2 * 4
 
 
 def activation_bytes(model, setup: Setup, latent_size: tuple[int, int]) -> int:
@@ -52,7 +58,9 @@ def outlook_of_inputs(model, latent: dict, *, steps: int, cfg: float, chunk_fram
     chunk_frames = min(chunk_frames or profile.chunk_frames, shape[2])
     take = Take(shape[2], given, tuple(profile.take_sigmas(model.get_model_object("model_sampling"), steps).tolist()), 0)
     setup = Setup(policy, read_geometry(require_wan(model), *shape[3:], chunk_frames), take, plan_chunks(shape[2], chunk_frames, given),
-                  prompts + (cfg != 1), model.model.get_dtype_inference(), on_chunk=comfy.model_management.throw_exception_if_processing_interrupted)
+                  prompts + (cfg != 1), model.model.get_dtype_inference(),
+                  token_bytes=token_bytes(shape[0], model.get_model_object("latent_format").latent_channels),
+                  on_chunk=comfy.model_management.throw_exception_if_processing_interrupted)
     setup.check()
     if earlier:
         setup = replace(setup, share=share_of(earlier, policy, setup.geometry, take))

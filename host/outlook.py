@@ -26,7 +26,7 @@ class Outlook:
 
     @property
     def needed(self) -> tuple[int, int]:
-        """On the device, cache, copies and activations: at least, and at most."""
+        """On the device, cache, copies, the take's latents and activations: at least, and at most."""
         return tuple(size + self.activations for size in self.estimate.needed)
 
     @property
@@ -67,7 +67,7 @@ class Outlook:
         take, made, expected = self.setup.take, len(self.setup.made), self.expected or PeakBytes(0, 0, 0)
         return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks{f' ({made} made before)' if made else ''}, "
                 f"{self.setup.streams} prompt stream(s): the KV cache takes "
-                f"{span(self.estimate.allocated, expected.allocated)}{self._in_ram()}, with copies and a chunk's activations "
+                f"{span(self.estimate.allocated, expected.allocated)}{self._in_ram()}, with copies, latents and a chunk's activations "
                 f"{span(self.needed, expected.needed)}; the device has {size(self.free)} free of {size(self.total)}, and {size(self.weights)} of "
                 "weights are to be loaded")
 
@@ -76,13 +76,14 @@ class Outlook:
 
     def report(self) -> str:
         """The estimate in words, for a node or a terminal."""
-        last = self.estimate.least[-1].row
+        last, latents = self.estimate.least[-1].row, self.setup.latent_bytes
         banks = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in zip(self.estimate.bank_names, last.bank_bytes))
         lanes = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in self.estimate.lane_bytes.items())
         peak = max(range(len(self.estimate.most)), key=lambda i: self.estimate.most[i].nbytes)
         lines = [self.line(),
                  f"peak - {span(self.needed)} from chunk {peak + 1} of {len(self.setup.chunks)} on: buffers and rows held twice while they "
-                 f"move {span(self.estimate.needed)}, activations {size(self.activations)}",
+                 f"move {span(tuple(needed - latents for needed in self.estimate.needed))}, all latents of the take {size(latents)}, "
+                 f"activations {size(self.activations)}",
                  f"buffers by memory - {lanes}",
                  f"history at the last chunk - {banks}"]
         if self.estimate.least is not self.estimate.most:
@@ -133,7 +134,7 @@ class Outlook:
                 "streams": self.setup.streams, "dtype": str(self.setup.dtype).removeprefix("torch."), "bank_names": self.estimate.bank_names,
                 "lane_bytes": self.estimate.lane_bytes, "allocated_bytes": self.estimate.allocated, "needed_bytes": self.needed,
                 "host_bytes": self.estimate.host, "free_host_bytes": self.ram,
-                "activation_bytes": self.activations, "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
+                "activation_bytes": self.activations, "latent_bytes": self.setup.latent_bytes, "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
                 "longest_frames": {where: frames[1] for where, frames in self.longest.items()},
                 "surely_longest_frames": {where: frames[0] for where, frames in self.longest.items()},
                 "expected": self._expected_dict(), "chunks": chunks}

@@ -20,6 +20,7 @@ from .attention import require_patched
 from .backbone import read_geometry, require_wan
 from .conditioning import check_conditioning, check_levels
 from .devices import check_lanes, lanes_of
+from .memory import token_bytes
 from .profiles import ARProfile, profile_of
 from .prompts import Prompts, arrange_prompts
 from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
@@ -48,12 +49,13 @@ class Plan:
     names: dict                      # stream_names, where a memory is kept or continued
     about: dict                      # describe_take, likewise
     memory: KVMemory | None          # from which the take goes on
+    token_bytes: int                 # see `memory.token_bytes`
 
     @property
     def setup(self) -> Setup:
         share = share_in(self.memory, self.policy.retention, self.geometry, self.take) if self.memory else None
-        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece, share,
-                     comfy.model_management.throw_exception_if_processing_interrupted)
+        return Setup(self.policy, self.geometry, self.take, self.chunks, len(self.prompts.streams), self.dtype, self.memory, self.piece,
+                     self.token_bytes, share, comfy.model_management.throw_exception_if_processing_interrupted)
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -61,14 +63,14 @@ class Plan:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes that keys and values take on the device that gets most, and what moving or joining them holds twice: at least, and what is expected
-        beyond that, where it depends on the picture."""
+        """Bytes that keys and values take on the device that gets most, what moving or joining them holds twice, and the take's latents: at least, and
+        what is expected beyond that, where it depends on the picture."""
         held = Counter()
         for lane, nbytes in self.estimate.lane_bytes.items():
             held[self.lanes.get(lane)] += nbytes
         least, most = self.estimate.needed
         more = peaks(self.estimate.expected).needed - least if self.estimate.expected else int(EXPECTED_SHARE * (most - least))
-        return max(held.values()) + self.estimate.least[-1].device_copied_bytes + more
+        return max(held.values()) + self.estimate.least[-1].device_copied_bytes + self.estimate.least[-1].latent_bytes + more
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
         """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
@@ -127,7 +129,7 @@ def plan_take(guider, shape: tuple[int, ...], sigmas: Tensor, seed: int, *, poli
         notes += check_memory(memory, about, policy, geometry, take, chunks, names, model.model.get_dtype_inference())
     piece = plan_piece(chunks, len(before), stop_after)
     return Plan(policy, geometry, chunks, take, prefix, prompts, assumed.temporal_compression, notes + told, first_sigmas, models, lanes,
-                model.model.get_dtype_inference(), piece, names, about, memory)
+                model.model.get_dtype_inference(), piece, names, about, memory, token_bytes(shape[0], shape[1]))
 
 
 def check_call(guider, shape: tuple[int, ...], sigmas: Tensor):

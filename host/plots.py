@@ -69,7 +69,7 @@ def plot_outlook(outlook: Outlook) -> Tensor:
     axes.plot(frame, [need.row.allocated_bytes / gib for need in least], color="0.6", linestyle="--", label="buffers")
     needed = [[(need.nbytes + outlook.activations) / gib for need in needs] for needs in (least, most)]
     axes.plot(frame, needed[0], color="tab:red",
-              label="needed on the device, with copies and activations" + (", at least" if least is not most else ""))
+              label="needed on the device, with copies, latents and activations" + (", at least" if least is not most else ""))
     if least is not most:
         axes.plot(frame, needed[1], color="tab:red", linestyle=":", label="at most")
         axes.fill_between(frame, *needed, color="tab:red", alpha=.1)

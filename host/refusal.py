@@ -66,9 +66,10 @@ def other_retention(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
     total, chunk = setup.take.total_frames, setup.geometry.chunk_frames
 
     def works(frames: int) -> bool:
-        """Once the window is full, every chunk needs what the one before it did."""
+        """Once the window is full, every chunk needs what the one before it did, so a shorter take tells it; but for the latents."""
         full = max(setup.take.given_frames, frames) + SINK_FRAMES + 3 * chunk
-        return _works(with_retention(setup, SinkWindow(SINK_FRAMES, frames)).of_length(min(total, full)), room)
+        short = with_retention(setup, SinkWindow(SINK_FRAMES, frames)).of_length(min(total, full))
+        return _works(short, (room[0] - setup.latent_bytes + short.latent_bytes, room[1]))
 
     window = most_that(works, SINK_FRAMES + chunk, total - 1, frames_in(setup, room[0]))
     if window:

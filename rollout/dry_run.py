@@ -30,6 +30,7 @@ class Need:
 
     row: ChunkRow                    # as the trace of a run has it, but for the seconds
     copied_bytes: int                # held twice where the history lies while rows move, or several memories are read together, at most so far
+    latent_bytes: int                # of the whole take's latents, see `Setup`
 
     @property
     def device_copied_bytes(self) -> int:
@@ -38,7 +39,7 @@ class Need:
     @property
     def nbytes(self) -> int:
         """On the device."""
-        return self.row.allocated_bytes - self.row.host_bytes + self.device_copied_bytes
+        return self.row.allocated_bytes - self.row.host_bytes + self.device_copied_bytes + self.latent_bytes
 
     @property
     def host_bytes(self) -> int:
@@ -82,7 +83,7 @@ class DryRun:
             rollout.resume(self._outline(self.setup.memory), {key: stream_name(key) for key in range(self.setup.streams)})
         for _ in run(rollout, self.session, self.trace):
             self.setup.on_chunk()
-            yield Need(self._counted(self.trace.rows[-1]), self.copied_bytes)
+            yield Need(self._counted(self.trace.rows[-1]), self.copied_bytes, self.setup.latent_bytes)
 
     def _counted(self, row: ChunkRow) -> ChunkRow:
         """In the take's own tokens and layers."""
@@ -96,7 +97,7 @@ class DryRun:
 
     def needs(self) -> tuple[Need, ...]:
         copied = [need.copied_bytes for need in self]
-        return tuple(map(Need, map(self._counted, self.trace.rows), copied))
+        return tuple(Need(self._counted(row), held_twice, self.setup.latent_bytes) for row, held_twice in zip(self.trace.rows, copied))
 
     def _call(self, forward: Forward, x: Tensor, sigma) -> Tensor:
         session = self.session

@@ -28,12 +28,18 @@ class Setup:
     dtype: torch.dtype
     memory: KVMemory | None = None   # from which the take goes on
     piece: range | None = None       # numbers of the chunks that are made; None: of all that are not made yet
+    token_bytes: int = 0             # in which the sampling call holds the latents of one token on the device
     share: float | None = None       # of the tokens that the picture decides on, what is expected to stay, if that is known
     on_chunk: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)    # called while it is looked into; may raise, to end that
 
     @property
     def made(self) -> tuple[Chunk, ...]:
         return self.memory.chunks if self.memory else ()
+
+    @property
+    def latent_bytes(self) -> int:
+        """Of the whole take, from its beginning to its end."""
+        return self.token_bytes * self.geometry.tokens_per_frame * self.take.total_frames
 
     def check(self):
         """Raise ValueError, in a sentence, when the policy cannot work with this model and take."""
@@ -53,7 +59,7 @@ class PeakBytes(NamedTuple):
     """Most bytes at one time, over a take."""
 
     allocated: int
-    needed: int                      # of these, on the device, with what moving and joining rows holds twice
+    needed: int                      # of these, on the device, with what moving and joining rows holds twice, and the latents
     host: int                        # and in main memory
 
 
