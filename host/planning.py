@@ -62,7 +62,7 @@ class Plan:
         return estimate(self.setup)
 
     @property
-    def cache_bytes(self) -> int:
+    def take_bytes(self) -> int:
         """Bytes that keys and values take on the device that gets most, what moving or joining them holds twice, and the take's latents: at least, and
         what is expected beyond that, where it depends on the picture."""
         held = Counter()
@@ -73,13 +73,13 @@ class Plan:
         return max(held.values()) + self.estimate.least[-1].device_copied_bytes + self.estimate.least[-1].latent_bytes + more
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
-        """The latent shape whose memory, by the host's estimate, is that of a chunk and of the cache.
+        """The latent shape whose memory, by the host's estimate, is that of a chunk and of what the take holds.
 
-        The estimate is linear in frames and knows no other unit, so the cache is stated as frames.
+        The estimate is linear in frames and knows no other unit, so the rest is stated as frames.
         """
         shape = [1, latent_shape[1], 1, *latent_shape[3:]]
-        cached = self.cache_bytes if cache else 0
-        shape[2] = self.policy.schedule.frames_at_once(self.geometry, self.take) + math.ceil(cached / model.model.memory_required(shape))
+        held = self.take_bytes if cache else 0
+        shape[2] = self.policy.schedule.frames_at_once(self.geometry, self.take) + math.ceil(held / model.model.memory_required(shape))
         return shape
 
 

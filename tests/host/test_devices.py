@@ -196,10 +196,11 @@ def test_roles_that_would_take_turns_are_refused_on_several_devices(devices, rol
 
 def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
     told, real = [], Plan.shape_to_load
-    monkeypatch.setattr(Plan, "shape_to_load", lambda plan, *args: told.append(plan.cache_bytes) or real(plan, *args))
+    monkeypatch.setattr(Plan, "shape_to_load", lambda plan, *args: told.append(plan.take_bytes) or real(plan, *args))
     model = prepared()
     take(model)
     take(spread_over(model, 3, monkeypatch))
     frame = LAYERS * 2 * 64 * 4 * 4          # keys and values of a latent frame of four tokens
     joined = frame // LAYERS * (2 * 2 + 4)   # one layer's, while a chunk reads both blocks and its stage
-    assert told == [frame * (2 * 2 + 2 * 4) + joined, frame * 2 * 2 + joined]    # two blocks of two anchors, two stages of two chunks; each on a device
+    latents = 4 * 13 * 16 * 4 * 4 * 4        # four times the take's, in fp32
+    assert told == [frame * (2 * 2 + 2 * 4) + joined + latents, frame * 2 * 2 + joined + latents]    # two blocks of two anchors, two stages of two chunks; each on a device

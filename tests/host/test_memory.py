@@ -222,7 +222,7 @@ def test_a_take_that_goes_on_expects_what_it_has_kept_so_far():
     expected = peaks(ahead.estimate.expected)
     assert "(expected " in memory.outlook(model, ahead.setup, (4, 4), 4).line()
     assert ahead.estimate.needed[0] < expected.needed < ahead.estimate.needed[1]
-    assert ahead.cache_bytes >= expected.needed
+    assert ahead.take_bytes >= expected.needed
 
 
 def test_what_was_planned_stands_beside_what_was_allocated():
@@ -258,7 +258,7 @@ def test_the_host_is_told_an_expected_share_of_what_the_picture_decides():
     sampler.plan = lambda *args: plans.append(plan(*args)) or plans[-1]
     tiny.guide(tiny.prepared(tiny.tiny_model()), sampler, tiny.noise_of(40, 4, 4), steps=3)
     least, most = plans[0].estimate.needed
-    assert least < plans[0].cache_bytes < least + (most - least) / 4
+    assert least < plans[0].take_bytes < least + (most - least) / 4
 
 
 def test_given_frames_count():
