@@ -69,6 +69,14 @@ def test_a_workflow_has_a_thumbnail(name):
     assert (WORKFLOWS / f"{name}.jpg").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_node_lies_on_another(name):
+    """A node's title, 30 pixels, is drawn above its position."""
+    boxes = [(x, y - 30, x + width, y + height) for x, y, width, height in ((*node["pos"], *node["size"]) for node in load(name)["nodes"])]
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        assert not [other for other in boxes[:i] if left < other[2] and other[0] < right and top < other[3] and other[1] < bottom]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("real_")])
 def test_a_workflow_for_a_checkpoint_says_where_its_files_are(name):
     """ComfyUI offers to download what a node names under `properties.models`, where one of the node's own values is the name."""
