@@ -1,4 +1,4 @@
-"""A ComfyUI with this pack in it, web page included, until Ctrl-C. What it saves stays in `.dev/serve`."""
+"""A ComfyUI with this pack in it, web page included, until Ctrl-C. It saves to `.dev/serve/output` and looks for models in `.dev/serve/models`."""
 
 import argparse
 import sys
@@ -9,7 +9,8 @@ from server import Server, ServerError
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="dev/serve", description=__doc__, epilog="Other options go on to ComfyUI.")
+    parser = argparse.ArgumentParser(prog="dev/serve", description=__doc__,
+                                     epilog="Other options go on to ComfyUI, such as --extra-model-paths-config FILE for models elsewhere.")
     parser.add_argument("--port", type=int, default=8188)
     parser.add_argument("--cpu", action="store_true", default=None, help="leave a CUDA device alone")
     arguments, options = parser.parse_known_args()
