@@ -4,6 +4,7 @@ import torch
 from comfy_api.latest import ui
 from torch import Tensor
 
+from ..kv_policies import HISTORY
 from ..rollout.stats import KVStats
 from .outlook import Outlook
 
@@ -61,27 +62,28 @@ def plot_stats(stats: KVStats) -> Tensor:
 def plot_outlook(outlook: Outlook) -> Tensor:
     """Over the chunks: what a take will need, history by bank and buffers, beside what the device has."""
     least, most = outlook.estimate.least, outlook.estimate.most
-    figure, gib = _figure(9, 4.5), 2 ** 30
+    figure, needed = _figure(9, 4.5), [[need.nbytes + outlook.activations for need in needs] for needs in (least, most)]
+    unit, name_of_unit = (2 ** 30, "GiB") if max(needed[1]) >= 2 ** 30 else (2 ** 20, "MiB")
     axes = figure.subplots()
     frame = [need.row.start_frame for need in least]
-    axes.stackplot(frame, [[need.row.bank_bytes[bank] / gib for need in least] for bank in range(len(outlook.estimate.bank_names))], alpha=.5,
-                   labels=[f"history, {name}" for name in outlook.estimate.bank_names])
-    axes.plot(frame, [need.row.allocated_bytes / gib for need in least], color="0.6", linestyle="--", label="buffers")
-    needed = [[(need.nbytes + outlook.activations) / gib for need in needs] for needs in (least, most)]
+    axes.stackplot(frame, [[need.row.bank_bytes[bank] / unit for need in least] for bank in range(len(outlook.estimate.bank_names))], alpha=.5,
+                   labels=["history" if name == HISTORY else f"history, {name}" for name in outlook.estimate.bank_names])
+    axes.plot(frame, [need.row.allocated_bytes / unit for need in least], color="0.6", linestyle="--", label="buffers")
+    needed = [[nbytes / unit for nbytes in of_chunks] for of_chunks in needed]
     axes.plot(frame, needed[0], color="tab:red",
               label="needed on the device, with copies, latents and activations" + (", at least" if least is not most else ""))
     if least is not most:
         axes.plot(frame, needed[1], color="tab:red", linestyle=":", label="at most")
         axes.fill_between(frame, *needed, color="tab:red", alpha=.1)
     if outlook.expected:
-        expected = [(need.nbytes + outlook.activations) / gib for need in outlook.estimate.expected]
+        expected = [(need.nbytes + outlook.activations) / unit for need in outlook.estimate.expected]
         axes.plot(frame, expected, color="tab:red", linestyle="--", label="as expected")
     for nbytes, name, style in ((outlook.free - outlook.weights, "free beside the weights", "-."), (outlook.total, "the device has", "-")):
-        if nbytes / gib < 3 * max(needed[1]):        # far above it would flatten the rest
-            axes.axhline(nbytes / gib, color="k", linewidth=.8, linestyle=style, label=name)
-    axes.set(title="memory that the take will need", xlabel="latent frame", ylabel="GiB", ylim=(0, None))
+        if nbytes / unit < 3 * max(needed[1]):        # far above it would flatten the rest
+            axes.axhline(nbytes / unit, color="k", linewidth=.8, linestyle=style, label=name)
+    axes.set(title="memory that the take will need", xlabel="latent frame", ylabel=name_of_unit, ylim=(0, None))
     axes.grid(alpha=.3)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return _image(figure)
 
 
