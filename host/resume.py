@@ -101,7 +101,9 @@ def check_memory(memory: KVMemory, about: dict, policy: KVPolicy, geometry: Geom
     # A session without storage takes it over like the real one: everything in it is checked before any weight moves.
     Session(policy, geometry, take, dtype, torch.device("meta")).restore(memory.streams, names)
     notes = [f"Carried on at latent frame {memory.frames}, from a KV memory of {memory.nbytes / 2 ** 20:,.1f} MiB."]
-    if prompts != about["prompts"]:
+    # A prompt that comes in later changes nothing of what was made, and is told where it comes in.
+    heard = 1 + sum(frame < memory.frames for frame in about["plan"][1:])
+    if any(was not in [now[:count] for count in range(min(heard, len(now)), len(now) + 1)] for was, now in zip(prompts, about["prompts"])):
         notes.append(f"The prompts are not those that the KV memory was saved with: from latent frame {memory.frames} on, the new ones hold.")
     was, now = memory.about.get("control"), about["control"]
     if isinstance(was, list) and was[:len(now)] != now[:len(was)]:

@@ -16,6 +16,7 @@ import tiny  # noqa: E402
 from keepsake.host import outer_sample  # noqa: E402
 from keepsake.host.fingerprint import fingerprint  # noqa: E402
 from keepsake.host.memory_wire import NOT_KEPT  # noqa: E402
+from keepsake.host.prompts import add_prompt  # noqa: E402
 from keepsake.host.take import sample_take  # noqa: E402
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVMemoryError, KVPolicy, KVStorage, RollingForcing, SinkWindow  # noqa: E402
 from keepsake.nodes.sampler import ARVideoSamplerSelect  # noqa: E402
@@ -30,10 +31,11 @@ def model():
     return tiny.prepared(tiny.tiny_model(layers=2))
 
 
-def make(model, policy=None, frames=FRAMES, prompt=1, keep=None, cfg=1.0, prefix=None, size=(4, 6), batch=1, **options):
+def make(model, policy=None, frames=FRAMES, prompt=1, change=None, keep=None, cfg=1.0, prefix=None, size=(4, 6), batch=1, **options):
     latent = {"samples": torch.zeros(batch, 16, frames, *size)}
     arguments = {"seed": SEED, "steps": 3, "chunk_frames": CHUNK, **options}
-    return sample_take(model, tiny.prompt(prompt), tiny.prompt(2), cfg, latent, policy=policy, prefix=prefix and {"samples": prefix[0]},
+    positive = tiny.prompt(prompt) if change is None else add_prompt(tiny.prompt(prompt), tiny.prompt(5), change, "swap", 0, 0)
+    return sample_take(model, positive, tiny.prompt(2), cfg, latent, policy=policy, prefix=prefix and {"samples": prefix[0]},
                        on_memory=None if keep is None else keep.append, **arguments)
 
 
@@ -125,6 +127,14 @@ def test_one_memory_under_two_prompts_branches_and_says_so(model, tmp_path):
     assert torch.equal(same[:, :, :made], other[:, :, :made]) and not torch.equal(same[:, :, made:], other[:, :, made:])
     assert torch.equal(other, again)
     assert [any("prompts are not those" in note for note in stats.notes) for _, stats in branches] == [False, True, True]
+
+
+@pytest.mark.parametrize("change, told", [(8, False), (2, True)], ids=["later", "already"])
+def test_a_prompt_that_comes_in_after_the_memory_is_no_other_than_it_was_saved_with(model, tmp_path, change, told):
+    _, memory = saved(model, tmp_path / "m.safetensors")
+    rest, stats = make(model, change=change, memory=memory)
+    assert any("prompts are not those" in note for note in stats.notes) == told
+    assert torch.equal(rest["samples"], make(model, change=change)[0]["samples"]) == (not told)
 
 
 def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
