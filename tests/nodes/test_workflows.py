@@ -69,10 +69,24 @@ def test_a_workflow_has_a_thumbnail(name):
     assert (WORKFLOWS / f"{name}.jpg").stat().st_size > 1000
 
 
+def height_after_a_run(node: dict) -> int:
+    """Of a node with its report below it."""
+    return max(node["size"][1], {"KeepsakeARVideoModelLoader": 290, "KeepsakeLoadKVMemory": 230, "KeepsakeSaveKVMemory": 230}.get(node["type"], 0))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_no_node_lies_on_another(name):
+def test_a_sampler_has_room_for_its_preview_and_its_chart(name):
+    """A lower one grows in its first run, over what is below it. Of a memory that it goes on from it tells in a report."""
+    for node in load(name)["nodes"]:
+        if node["type"] == "KeepsakeARVideoSampler":
+            linked = {part["name"] for part in node["inputs"] if part.get("link") is not None}
+            assert node["size"][1] >= (850 if "kv_memory" in linked else 700)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_node_lies_on_another_not_even_after_a_run(name):
     """A node's title, 30 pixels, is drawn above its position."""
-    boxes = [(x, y - 30, x + width, y + height) for x, y, width, height in ((*node["pos"], *node["size"]) for node in load(name)["nodes"])]
+    boxes = [(x, y - 30, x + node["size"][0], y + height_after_a_run(node)) for node in load(name)["nodes"] for x, y in [node["pos"]]]
     for i, (left, top, right, bottom) in enumerate(boxes):
         assert not [other for other in boxes[:i] if left < other[2] and other[0] < right and top < other[3] and other[1] < bottom]
 
