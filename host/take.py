@@ -1,4 +1,5 @@
 """One take from a node's inputs: noise, sigmas, guider, progress, through the host's own sampling call."""
+import math
 from collections.abc import Callable
 
 import comfy.model_management
@@ -37,6 +38,8 @@ def sample_take(model, positive, negative, cfg: float, latent: dict, *, seed: in
     profile = profile_of(model.model_options) or ARProfile()
     if sigmas is None:
         sigmas = profile.take_sigmas(model.get_model_object("model_sampling"), steps)
+    if not math.isfinite(cfg):
+        raise ValueError(f"cfg is {cfg}, which is no number to guide by. Set it to 1 (AR models are distilled for 1), or somewhat above.")
     if negative is None and cfg != 1:
         raise ValueError(f"cfg is {cfg}, which needs a negative prompt. Connect one, or set cfg to 1 (AR models are distilled for 1).")
     if len(sigmas) < 2:

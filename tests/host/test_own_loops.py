@@ -105,7 +105,8 @@ def test_the_host_is_told_the_activations_of_all_that_is_in_flight():
     from keepsake.host.planning import plan_take
 
     guider = tiny.comfy.samplers.CFGGuider(tiny.prepared(tiny.tiny_model(layers=2)))
-    guider.conds = {}
+    guider.inner_set_conds({"positive": tiny.prompt(1)})
+    guider.conds = guider.original_conds
     plans = [plan_take(guider, (1, 16, 12, 4, 4), torch.tensor([1., .5, 0.]), 0, policy=policy, chunk_frames=2, prefix=None, control=None)
              for policy in (KVPolicy(), KVPolicy(schedule=RollingForcing(8)))]
     assert [plan.shape_to_load(guider.model_patcher, (1, 16, 12, 4, 4), cache=False)[2] for plan in plans] == [2, 4]

@@ -91,10 +91,11 @@ def test_a_prompt_for_a_region_is_refused(model, key, value):
     refused("cannot be cut into chunks", model, tiny.noise_of(4, **SIZE), positive=positive)
 
 
-def test_guidance_without_a_negative_prompt_is_refused(model):
+@pytest.mark.parametrize("cfg, says", [(3.0, "needs a negative prompt"), (float("nan"), "no number to guide by")])
+def test_guidance_without_a_negative_prompt_or_a_number_is_refused(model, cfg, says):
     latent = {"samples": tiny.noise_of(4, **SIZE)}
-    with pytest.raises(ValueError, match="needs a negative prompt"):
-        sample_take(model, tiny.prompt(1), None, 3.0, latent, seed=0, steps=2, chunk_frames=2, policy=None, prefix=None, control=None, sigmas=None)
+    with pytest.raises(ValueError, match=says):
+        sample_take(model, tiny.prompt(1), None, cfg, latent, seed=0, steps=2, chunk_frames=2, policy=None, prefix=None, control=None, sigmas=None)
 
 
 def test_a_model_that_is_not_wan_is_refused(model):
