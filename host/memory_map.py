@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from ..rollout.stats import KVStats
+from ..rollout.stats import KVStats, counted
 from ..rollout.timeline import latent_frame_of
 from .plots import save_preview
 
@@ -17,7 +17,7 @@ def require_frames_of(images: Tensor, stats: KVStats):
     """ValueError where images `[N, H, W, 3]` are not the frames that the stats are of."""
     needed = len(stats.memory_maps) * stats.pixel_frames
     if len(images) != needed:
-        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({len(stats.memory_maps)} take(s) of "
+        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({counted(len(stats.memory_maps), 'take')} of "
                          f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
     height, width = stats.latent_size
     if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:

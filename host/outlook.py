@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..rollout.estimate import FORGOTTEN, KEPT, Estimate, PeakBytes, Setup, longest, peaks
+from ..rollout.stats import counted
 
 LONGEST = 2400                       # latent frames, ten minutes: no longer take is looked for
 
@@ -65,8 +66,8 @@ class Outlook:
     def line(self) -> str:
         """The plan in one line."""
         take, made, expected = self.setup.take, len(self.setup.made), self.expected or PeakBytes(0, 0, 0)
-        return (f"{take.total_frames} latent frames in {len(self.setup.chunks)} chunks{f' ({made} made before)' if made else ''}, "
-                f"{self.setup.streams} prompt stream(s): the KV cache takes "
+        return (f"{counted(take.total_frames, 'latent frame')} in {counted(len(self.setup.chunks), 'chunk')}{f' ({made} made before)' if made else ''}, "
+                f"{counted(self.setup.streams, 'prompt stream')}: the KV cache takes "
                 f"{span(self.estimate.allocated, expected.allocated)}{self._in_ram()}, with copies, latents and a chunk's activations "
                 f"{span(self.needed, expected.needed)}; the device has {size(self.free)} free of {size(self.total)}, and {size(self.weights)} of "
                 "weights are to be loaded")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import CleanPass, ContextRecompute, FullKV, Hierarchical, KVPolicy, RollingForcing, SinkWindow
+from ..rollout.stats import counted
 
 PROFILE = "keepsake_profile"         # key in transformer_options, and in the header of a safetensors file
 OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
@@ -60,7 +61,7 @@ class ARProfile:
     def describe(self) -> str:
         first = f" ({self.first_chunk_steps} in the first chunk)" if self.first_chunk_steps else ""
         memory = f"window {self.window_frames}, sink {self.sink_frames}" if self.window_frames else "all frames kept"
-        return f"chunks of {self.chunk_frames} latent frames, {self.steps} step(s){first}, shift {self.shift:g}, {memory}"
+        return f"chunks of {counted(self.chunk_frames, 'latent frame')}, {counted(self.steps, 'step')}{first}, shift {self.shift:g}, {memory}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

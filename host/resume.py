@@ -9,6 +9,7 @@ from ..kv_policies import Chunk, Geometry, KVMemoryError, KVPolicy, Take
 from ..kv_policies.state import damaged
 from ..rollout.memory_file import KVMemory, stream_name
 from ..rollout.session import Session
+from ..rollout.stats import counted
 from .fingerprint import fingerprint, fingerprint_of_prompt, fingerprints_of_frames
 from .prompts import Prompts
 
@@ -86,7 +87,7 @@ def check_memory(memory: KVMemory, about: dict, policy: KVPolicy, geometry: Geom
     prompts, plan = memory.about.get("prompts"), memory.about.get("plan")
     if not isinstance(prompts, list) or len(prompts) != len(about["prompts"]):
         count = len(prompts) if isinstance(prompts, list) else 0
-        raise KVMemoryError(f"The KV memory has {count} prompt stream(s), and this take {len(about['prompts'])}. "
+        raise KVMemoryError(f"The KV memory has {counted(count, 'prompt stream')}, and this take {len(about['prompts'])}. "
                             "Use as many prompts as it was saved with, and cfg on the same side of 1.")
     if not isinstance(plan, list) or not plan:
         raise damaged("it does not tell the take's length")

@@ -136,7 +136,7 @@ class DeCoPruneRun(RetentionRun):
         self.first_chunk = 0             # of this shot
         self.histogram = ScoreHistogram(policy.score, policy.gamma if policy.mode == "threshold" else None)
         if self.probe_step is None:
-            self.notes = (f"DeCoPrune: {take.steps} step(s) have no usable intermediate prediction, so each chunk was noised again to sigma "
+            self.notes = (f"DeCoPrune: in no more than two steps no intermediate prediction is usable, so each chunk was noised again to sigma "
                           f"{PROBE_SIGMA} and predicted once more (one forward per chunk).",)
 
     def cut(self, cache: KVCache, chunk: Chunk):

@@ -101,9 +101,10 @@ class KVStats:
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
         last = self.chunks[-1]
         lines = [
-            f"{last.item + 1} take(s) of {self.frames} latent frames ({self.pixel_frames} pixel frames), {self.given_frames} "
-            f"({self.given_pixel_frames}) of them given; {last.index + 1} chunks, {self.steps} steps for each new one; "
-            f"{self.streams} prompt stream(s) with a cache each",
+            f"{counted(last.item + 1, 'take')} of {counted(self.frames, 'latent frame')} ({counted(self.pixel_frames, 'pixel frame')}), "
+            + (f"{self.given_frames} ({self.given_pixel_frames}) of them given; " if self.given_frames else "all new; ")
+            + f"{counted(last.index + 1, 'chunk')}, {counted(self.steps, 'step')} for each new one; "
+            + f"{counted(self.streams, 'prompt stream')} with a cache each",
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}){self._planned()}"
             + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
@@ -142,6 +143,11 @@ def _shares_above(scores: dict) -> str:
     told = ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
     threshold = f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else ""
     return f"{scores['score']} of {total} tokens: {scores['kept'] / total:.1%} of them to stay, {told}{threshold}"
+
+
+def counted(number: int, noun: str) -> str:
+    """How many of something: "1 chunk", "2 chunks"."""
+    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _mib(size: int) -> str:

@@ -175,7 +175,7 @@ def test_what_the_line_says(tmp_path, caplog):
     with caplog.at_level("INFO"):
         load_ar_model(write(tmp_path, name, LAYOUTS[name][0](weights(), None)), None, name=name, tell=told.append)
     assert told == [f"'{name}' is a Wan model 128 wide with 2 blocks and 16 latent channels (Wan's names); profile 'Causal-Forcing (frame-wise)', "
-                    "recognised by the file's name: chunks of 1 latent frames, 4 step(s), shift 5, window 21, sink 0. "
+                    "recognised by the file's name: chunks of 1 latent frame, 4 steps, shift 5, window 21, sink 0. "
                     "The profile is that of the weights at huggingface.co/zhuhz22/Causal-Forcing (Apache-2.0)."]
     assert f"Keepsake: {told[0]}" in caplog.text
     load_ar_model(write(tmp_path, "rolling_forcing_dmd.pt", pair(weights(), weights())), None, tell=told.append)

@@ -126,7 +126,7 @@ def test_ar_profile_takes_the_numbers_or_a_row():
     numbers = (2, 3, 7.0, 9, 2, "shifted", 4)
     model, = (output := ARProfileNode.execute(tiny.tiny_model(), *numbers)).args
     assert profile_of(model.model_options) == ARProfile("custom", *numbers)
-    assert output.ui["text"] == ["'custom': chunks of 2 latent frames, 3 step(s), shift 7, window 9, sink 2."]
+    assert output.ui["text"] == ["'custom': chunks of 2 latent frames, 3 steps, shift 7, window 9, sink 2."]
     model, = ARProfileNode.execute(tiny.tiny_model(), *numbers, first_chunk_steps=4).args
     assert profile_of(model.model_options).first_chunk_steps == 4
     model, = (output := ARProfileNode.execute(tiny.tiny_model(), *numbers, "Krea Realtime 14B")).args
