@@ -17,8 +17,8 @@ def require_frames_of(images: Tensor, stats: KVStats):
     """ValueError where images `[N, H, W, 3]` are not the frames that the stats are of."""
     needed = len(stats.memory_maps) * stats.pixel_frames
     if len(images) != needed:
-        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames ({counted(len(stats.memory_maps), 'take')} of "
-                         f"{stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
+        raise ValueError(f"The memory map got {len(images)} images, and the stats are of {needed} frames "
+                         f"({counted(len(stats.memory_maps), 'take')} of {stats.pixel_frames}). Connect all decoded frames of the take that these stats belong to.")
     height, width = stats.latent_size
     if abs(images.shape[1] / height * width / images.shape[2] - 1) > .05:
         raise ValueError(f"The memory map got images of {images.shape[2]}x{images.shape[1]}, and the stats are of a take whose latent is "

@@ -66,8 +66,8 @@ class Outlook:
     def line(self) -> str:
         """The plan in one line."""
         take, made, expected = self.setup.take, len(self.setup.made), self.expected or PeakBytes(0, 0, 0)
-        return (f"{counted(take.total_frames, 'latent frame')} in {counted(len(self.setup.chunks), 'chunk')}{f' ({made} made before)' if made else ''}, "
-                f"{counted(self.setup.streams, 'prompt stream')}: the KV cache takes "
+        return (f"{counted(take.total_frames, 'latent frame')} in {counted(len(self.setup.chunks), 'chunk')}"
+                f"{f' ({made} made before)' if made else ''}, {counted(self.setup.streams, 'prompt stream')}: the KV cache takes "
                 f"{span(self.estimate.allocated, expected.allocated)}{self._in_ram()}, with copies, latents and a chunk's activations "
                 f"{span(self.needed, expected.needed)}; the device has {size(self.free)} free of {size(self.total)}, and {size(self.weights)} of "
                 "weights are to be loaded")
@@ -135,7 +135,8 @@ class Outlook:
                 "streams": self.setup.streams, "dtype": str(self.setup.dtype).removeprefix("torch."), "bank_names": self.estimate.bank_names,
                 "lane_bytes": self.estimate.lane_bytes, "allocated_bytes": self.estimate.allocated, "needed_bytes": self.needed,
                 "host_bytes": self.estimate.host, "free_host_bytes": self.ram,
-                "activation_bytes": self.activations, "latent_bytes": self.setup.latent_bytes, "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
+                "activation_bytes": self.activations, "latent_bytes": self.setup.latent_bytes,
+                "weight_bytes_to_load": self.weights, "free_bytes": self.free, "total_bytes": self.total,
                 "longest_frames": {where: frames[1] for where, frames in self.longest.items()},
                 "surely_longest_frames": {where: frames[0] for where, frames in self.longest.items()},
                 "expected": self._expected_dict(), "chunks": chunks}

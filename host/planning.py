@@ -63,8 +63,8 @@ class Plan:
 
     @property
     def take_bytes(self) -> int:
-        """Bytes that keys and values take on the device that gets most, what moving or joining them holds twice, and the take's latents: at least, and
-        what is expected beyond that, where it depends on the picture."""
+        """Bytes that keys and values take on the device that gets most, what moving or joining them holds twice, and the take's latents: at
+        least, and what is expected beyond that, where it depends on the picture."""
         held = Counter()
         for lane, nbytes in self.estimate.lane_bytes.items():
             held[self.lanes.get(lane)] += nbytes
