@@ -150,7 +150,7 @@ def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
     (dict(policy=KVPolicy(SinkWindow(1, 6))), "the policy retention FullKV, and this take has retention SinkWindow. Connect"),
     (dict(size=(4, 8)), r"latents of \[16, 4, 6\] .*, and this take has \[16, 4, 8\]"),
     (dict(chunk_frames=3), "the geometry chunk_frames 2, and this take has chunk_frames 3"),
-    (dict(cfg=2.0), "has 1 prompt stream.s., and this take 2"),
+    (dict(cfg=2.0), "has 1 prompt stream, and this take 2"),
     (dict(frames=5), "holds 6 latent frames and the latent has 5"),
     (dict(stop_after=6), "use 7 to 9"),
     (dict(prefix=[tiny.noise_of(1, 4, 6)]), "prefix is not the one"),
