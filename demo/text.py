@@ -1,14 +1,30 @@
-"""The demo world's words: a fixed vector for each thing that a prompt can ask for, and silence for the rest."""
+"""The demo world's words: a fixed vector for each thing that a prompt can ask for, and silence for
+the rest.
+"""
+
 import re
 
 import torch
 from torch import Tensor
 
-TOKENS, WIDTH = 8, 32            # words a prompt can hold, channels of a word
+TOKENS, WIDTH = 8, 32  # words a prompt can hold, channels of a word
 CONCEPTS = ("day", "sunset", "night", "dawn", "downtown", "old", "town", "harbour")
-SYNONYMS = {"noon": "day", "daylight": "day", "evening": "sunset", "dusk": "sunset", "midnight": "night", "dark": "night",
-            "morning": "dawn", "sunrise": "dawn", "city": "downtown", "ancient": "old", "village": "town", "harbor": "harbour",
-            "port": "harbour", "sea": "harbour"}
+SYNONYMS = {
+    "noon": "day",
+    "daylight": "day",
+    "evening": "sunset",
+    "dusk": "sunset",
+    "midnight": "night",
+    "dark": "night",
+    "morning": "dawn",
+    "sunrise": "dawn",
+    "city": "downtown",
+    "ancient": "old",
+    "village": "town",
+    "harbor": "harbour",
+    "port": "harbour",
+    "sea": "harbour",
+}
 
 
 def words(prompt: str) -> list[int]:
@@ -18,8 +34,10 @@ def words(prompt: str) -> list[int]:
 
 
 def embed(concepts: list[int]) -> Tensor:
-    """Text conditioning `[1, TOKENS, WIDTH]`: one axis per concept, unit variance in its token; unused tokens are zero."""
+    """Text conditioning `[1, TOKENS, WIDTH]`: one axis per concept, unit variance in its token;
+    unused tokens are zero.
+    """
     out = torch.zeros(1, TOKENS, WIDTH)
     for i, concept in enumerate(concepts):
-        out[0, i, concept] = WIDTH ** .5
+        out[0, i, concept] = WIDTH**0.5
     return out

@@ -1,6 +1,8 @@
-"""Make one take in a real ComfyUI, from the graph in workflows/api/quickstart.json, and collect all that it leaves.
+"""Make one take in a real ComfyUI, from the graph in workflows/api/quickstart.json, and collect all
+that it leaves.
 
-A progress bar, then the files in --out, then one JSON line with their paths and the figures of the run.
+A progress bar, then the files in --out, then one JSON line with their paths and the figures of the
+run.
 """
 
 import argparse
@@ -19,8 +21,11 @@ GRAPH = setup.ROOT / "workflows/api/quickstart.json"
 
 SAMPLER = "KeepsakeARVideoSampler"
 LATENT = "EmptyARVideoLatent"
-LONG_LATENT, LATENT_FRAMES = "EmptyHunyuanLatentVideo", 256     # the same latent, and the length at which the former stops
-POLICY = "KeepsakePolicy"           # what the class of every policy node starts with
+LONG_LATENT, LATENT_FRAMES = (
+    "EmptyHunyuanLatentVideo",
+    256,
+)  # the same latent, and the length at which the former stops
+POLICY = "KeepsakePolicy"  # what the class of every policy node starts with
 
 # What the graph must yield: file in --out <- node class, key in its output.
 FILES = {
@@ -35,15 +40,29 @@ def node_of(graph, node_class):
     """The id of the one node of a class."""
     found = [node_id for node_id, node in graph.items() if node["class_type"] == node_class]
     if len(found) != 1:
-        sys.exit(f"{GRAPH} has {len(found)} nodes of class {node_class}, and this command needs exactly one.")
+        sys.exit(
+            f"{GRAPH} has {len(found)} nodes of class {node_class}, and this command needs "
+            "exactly one."
+        )
     return found[0]
 
 
 def choose_policy(graph, name, server):
-    """Make the policy node that feeds the sampler one of class `name`, at its defaults if it was another."""
-    policies = {re.sub(r"[^a-z0-9]+", "_", about["display_name"].lower().removeprefix("kv policy: ")).strip("_"): node_class
-                for node_class, about in server.ask("/object_info").items() if node_class.startswith(POLICY)}
-    asked = [node_class for known, node_class in policies.items() if known.replace("_", "").startswith(name.lower().replace("_", ""))]
+    """Make the policy node that feeds the sampler one of class `name`, at its defaults if it was
+    another.
+    """
+    policies = {
+        re.sub(r"[^a-z0-9]+", "_", about["display_name"].lower().removeprefix("kv policy: ")).strip(
+            "_"
+        ): node_class
+        for node_class, about in server.ask("/object_info").items()
+        if node_class.startswith(POLICY)
+    }
+    asked = [
+        node_class
+        for known, node_class in policies.items()
+        if known.replace("_", "").startswith(name.lower().replace("_", ""))
+    ]
     if len(asked) != 1:
         sys.exit(f"--policy is {name}, but the policies are: {', '.join(sorted(policies))}.")
     node = graph[graph[node_of(graph, SAMPLER)]["inputs"]["kv_policy"][0]]
@@ -53,7 +72,9 @@ def choose_policy(graph, name, server):
 
 
 class Bar:
-    """Progress of the nodes that count steps: one moving line on a terminal, elsewhere a line every ten seconds."""
+    """Progress of the nodes that count steps: one moving line on a terminal, elsewhere a line every
+    ten seconds.
+    """
 
     def __init__(self):
         self.start = self.shown = time.monotonic()
@@ -66,7 +87,9 @@ class Bar:
         self.shown = now
         done = int(30 * value / total)
         line = f"{node_class}  [{'#' * done}{'.' * (30 - done)}] {value:.0f}/{total:.0f}  {now - self.start:.0f} s"
-        print(f"\r{line}\033[K" if self.moving else line, end="" if self.moving else "\n", flush=True)
+        print(
+            f"\r{line}\033[K" if self.moving else line, end="" if self.moving else "\n", flush=True
+        )
 
     def close(self):
         if self.moving:
@@ -82,17 +105,28 @@ def outputs_of(entry, graph, node_class, key):
 
 def main():
     parser = argparse.ArgumentParser(prog="dev/demo", description=__doc__)
-    parser.add_argument("--out", type=Path, default=setup.ROOT / "output/demo", help="folder for the results")
-    parser.add_argument("--policy", help="what to keep of the past: full, sink_window, ... (default: as in the graph)")
-    parser.add_argument("--frames", type=int, help="length of the take in latent frames (default: as in the graph)")
+    parser.add_argument(
+        "--out", type=Path, default=setup.ROOT / "output/demo", help="folder for the results"
+    )
+    parser.add_argument(
+        "--policy",
+        help="what to keep of the past: full, sink_window, ... (default: as in the graph)",
+    )
+    parser.add_argument(
+        "--frames", type=int, help="length of the take in latent frames (default: as in the graph)"
+    )
     parser.add_argument("--seed", type=int, help="noise seed (default: as in the graph)")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)      # as Ctrl-C: either passes through the `with`
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: either passes through the `with`
 
     graph = json.loads(GRAPH.read_text())
     if arguments.frames is not None:
         if arguments.frames < 1:
-            parser.error(f"--frames is {arguments.frames}, but a take has at least one latent frame")
+            parser.error(
+                f"--frames is {arguments.frames}, but a take has at least one latent frame"
+            )
         latent = graph[node_of(graph, LATENT)]
         latent["inputs"]["length"] = 4 * (arguments.frames - 1) + 1
         latent["class_type"] = LATENT if arguments.frames <= LATENT_FRAMES else LONG_LATENT
@@ -128,11 +162,21 @@ def take(graph, arguments):
             shutil.copyfile(server.file(outputs_of(entry, graph, node_class, key)), out / name)
     stats = outputs_of(entry, graph, *STATS)
     (out / "kv_stats.json").write_text(json.dumps(stats, indent=1) + "\n")
-    print(json.dumps({
-        "video": str(out / "take.mp4"), "stats": str(out / "kv_stats.json"), "plot": str(out / "kv_stats.png"),
-        "latents": str(out / "take.latent"), "frames": stats["frames"], "seconds": round(seconds, 2),
-        "peak_cache_bytes": stats["peak_cache_bytes"], "prune_ratio": stats["prune_ratio"], "host": server.version,
-    }))
+    print(
+        json.dumps(
+            {
+                "video": str(out / "take.mp4"),
+                "stats": str(out / "kv_stats.json"),
+                "plot": str(out / "kv_stats.png"),
+                "latents": str(out / "take.latent"),
+                "frames": stats["frames"],
+                "seconds": round(seconds, 2),
+                "peak_cache_bytes": stats["peak_cache_bytes"],
+                "prune_ratio": stats["prune_ratio"],
+                "host": server.version,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

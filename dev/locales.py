@@ -1,4 +1,7 @@
-"""Write the English texts of all nodes, as their schemas have them, into locales/en, and list what other languages lack."""
+"""Write the English texts of all nodes, as their schemas have them, into locales/en, and list what
+other languages lack.
+"""
+
 import asyncio
 import json
 from pathlib import Path
@@ -7,15 +10,29 @@ LOCALES = Path(__file__).resolve().parents[1] / "locales"
 
 
 def node_defs(nodes) -> dict:
-    """What the page can show of nodes in another language: names, descriptions and tooltips, by node, input and output."""
+    """What the page can show of nodes in another language: names, descriptions and tooltips, by
+    node, input and output.
+    """
+
     def texts(part, name):
-        return {"name": part.display_name or name, **({"tooltip": part.tooltip} if part.tooltip else {})}
+        return {
+            "name": part.display_name or name,
+            **({"tooltip": part.tooltip} if part.tooltip else {}),
+        }
 
     schemas = sorted((node.define_schema() for node in nodes), key=lambda schema: schema.node_id)
-    return {schema.node_id: {"display_name": schema.display_name, "description": schema.description,
-                             "inputs": {part.id: texts(part, part.id) for part in schema.inputs},
-                             "outputs": {str(number): texts(part, part.get_io_type()) for number, part in enumerate(schema.outputs)}}
-            for schema in schemas}
+    return {
+        schema.node_id: {
+            "display_name": schema.display_name,
+            "description": schema.description,
+            "inputs": {part.id: texts(part, part.id) for part in schema.inputs},
+            "outputs": {
+                str(number): texts(part, part.get_io_type())
+                for number, part in enumerate(schema.outputs)
+            },
+        }
+        for schema in schemas
+    }
 
 
 def load(language: str, file: str) -> dict:
@@ -24,12 +41,17 @@ def load(language: str, file: str) -> dict:
 
 def flat(texts: dict, path: str = "") -> dict[str, str]:
     """Every text by its path."""
-    return {key: text for name, value in texts.items()
-            for key, text in (flat(value, f"{path}{name}/") if isinstance(value, dict) else {path + name: value}).items()}
+    return {
+        key: text
+        for name, value in texts.items()
+        for key, text in (
+            flat(value, f"{path}{name}/") if isinstance(value, dict) else {path + name: value}
+        ).items()
+    }
 
 
 def main():
-    import pack
+    from support import pack
 
     pack.use_host("--cpu")
     nodes = asyncio.run(asyncio.run(pack.load_pack().comfy_entrypoint()).get_node_list())
@@ -38,7 +60,10 @@ def main():
     for language in sorted(folder.name for folder in LOCALES.iterdir() if folder.name != "en"):
         for file in ("main.json", "nodeDefs.json"):
             wanted, given = flat(load("en", file)).keys(), flat(load(language, file)).keys()
-            print(f"{language}/{file}: {len(wanted - given)} missing, {len(given - wanted)} without a meaning")
+            print(
+                f"{language}/{file}: {len(wanted - given)} missing, {len(given - wanted)} without "
+                "a meaning"
+            )
             for key in sorted(wanted ^ given):
                 print("  lacks" if key in wanted else "  drop ", key)
 

@@ -1,6 +1,7 @@
 """Make the pictures of the help pages anew, into web/docs, from real runs of the demo world.
 
-A policy's picture is what one same walk left in memory, as KV Memory Map shows it; another node's is that node on the page, after a run.
+A policy's picture is what one same walk left in memory, as KV Memory Map shows it; another node's
+is that node on the page, after a run.
 """
 
 import argparse
@@ -10,13 +11,13 @@ import sys
 
 import frontend
 import setup
-from browser import NoBrowser, chromium, open_page
 from server import GraphError, Server, ServerError
+from support.browser import NoBrowser, chromium, open_page
 
 DOCS = setup.ROOT / "web/docs"
 MODEL_FILE = setup.ROOT / "demo/weights/demo_world.safetensors"
-LONGEST = 1600          # pixels of a picture's longer side, at most
-QUALITY = 82            # WebP's, of 100
+LONGEST = 1600  # pixels of a picture's longer side, at most
+QUALITY = 82  # WebP's, of 100
 
 
 def node(node_class, **inputs):
@@ -28,15 +29,29 @@ def sampler(**changes):
     return node("KeepsakeARVideoSampler", **WALK["6"]["inputs"] | changes)
 
 
-# A walk like the quickstart's up to its decoded frames (node 7), in half the length and steps. Node 5 is the policy.
-WALK = {number: made for number, made in json.loads((setup.ROOT / "workflows/api/quickstart.json").read_text()).items() if int(number) <= 7}
-WALK["3"]["inputs"]["length"], WALK["4"]["inputs"]["away_frames"], WALK["6"]["inputs"]["steps"] = 93, 11, 4
+# A walk like the quickstart's up to its decoded frames (node 7), in half the length and steps. Node
+# 5 is the policy.
+WALK = {
+    number: made
+    for number, made in json.loads(
+        (setup.ROOT / "workflows/api/quickstart.json").read_text()
+    ).items()
+    if int(number) <= 7
+}
+WALK["3"]["inputs"]["length"], WALK["4"]["inputs"]["away_frames"], WALK["6"]["inputs"]["steps"] = (
+    93,
+    11,
+    4,
+)
 LATENT, CONTROL, IMAGES, STATS = ["3", 0], ["4", 0], ["7", 0], ["6", 1]
 MODEL, CLIP, VAE, POSITIVE, POLICY = ["1", 0], ["1", 1], ["1", 2], ["2", 0], ["5", 0]
 
-DECOPRUNE = node("KeepsakePolicyDeCoPrune", gamma=.02)
-SPLIT = {"8": node("KeepsakeLoadHeadMap", head_map="demo_world.json"), "9": node("KeepsakePolicyDeCoPrune", gamma=.02, head_map=["8", 0]),
-         "5": node("KeepsakePolicyDirectedForcing", kv_policy=["9", 0])}
+DECOPRUNE = node("KeepsakePolicyDeCoPrune", gamma=0.02)
+SPLIT = {
+    "8": node("KeepsakeLoadHeadMap", head_map="demo_world.json"),
+    "9": node("KeepsakePolicyDeCoPrune", gamma=0.02, head_map=["8", 0]),
+    "5": node("KeepsakePolicyDirectedForcing", kv_policy=["9", 0]),
+}
 
 FEW_STEPS = {"8": node("KeepsakeARProfile", model=MODEL, steps=2, shift=3)}
 
@@ -45,7 +60,10 @@ FILMS = {
     "KeepsakePolicyFull": {"5": node("KeepsakePolicyFull")},
     "KeepsakePolicySinkWindow": {"5": node("KeepsakePolicySinkWindow", window_frames=9)},
     "KeepsakePolicyDeCoPrune": {"5": DECOPRUNE},
-    "KeepsakePruningControl": {"8": DECOPRUNE, "5": node("KeepsakePruningControl", kv_policy=["8", 0])},
+    "KeepsakePruningControl": {
+        "8": DECOPRUNE,
+        "5": node("KeepsakePruningControl", kv_policy=["8", 0]),
+    },
     "KeepsakePolicyDirectedForcing": {"5": node("KeepsakePolicyDirectedForcing")},
     "KeepsakePolicyFlashForward": {"5": node("KeepsakePolicyFlashForward", stage_history=1)},
     "KeepsakePolicyHierarchical": {"5": node("KeepsakePolicyHierarchical", window_frames=9)},
@@ -53,36 +71,98 @@ FILMS = {
     "KeepsakePolicyContextRecompute": {"5": node("KeepsakePolicyContextRecompute")},
     "KeepsakeKVMemoryMap_film": SPLIT,
 }
-FILM = {"10": node("KeepsakeKVMemoryMap", images=IMAGES, kv_stats=STATS, show="chunk by chunk"),
-        "11": node("ImageFromBatch", image=["10", 0], batch_index=-1, length=1),
-        "12": node("PreviewImage", images=["11", 0])}
+FILM = {
+    "10": node("KeepsakeKVMemoryMap", images=IMAGES, kv_stats=STATS, show="chunk by chunk"),
+    "11": node("ImageFromBatch", image=["10", 0], batch_index=-1, length=1),
+    "12": node("PreviewImage", images=["11", 0]),
+}
 
-# By picture: the nodes that it shows, 20 and 21, and those they need beside the walk. Widgets that are not named stand as they come.
+# By picture: the nodes that it shows, 20 and 21, and those they need beside the walk. Widgets that
+# are not named stand as they come.
 SHOTS = {
     "KeepsakeARVideoModelLoader": {"20": node("KeepsakeARVideoModelLoader")},
-    "KeepsakeARProfile": {"20": node("KeepsakeARProfile", model=MODEL, profile="Self-Forcing (chunk-wise)")},
-    "KeepsakeARVideoSamplerSelect": {"20": node("KeepsakeARVideoSamplerSelect", kv_policy=POLICY, control=CONTROL)},
-    "KeepsakeDemoWorld": {"20": node("KeepsakeDemoWorld"), "8": node("ImageFromBatch", image=IMAGES, batch_index=40, length=1),
-                          "9": node("ImageScaleBy", image=["8", 0], upscale_method="nearest-exact", scale_by=4.),
-                          "21": node("PreviewImage", images=["9", 0])},
+    "KeepsakeARProfile": {
+        "20": node("KeepsakeARProfile", model=MODEL, profile="Self-Forcing (chunk-wise)")
+    },
+    "KeepsakeARVideoSamplerSelect": {
+        "20": node("KeepsakeARVideoSamplerSelect", kv_policy=POLICY, control=CONTROL)
+    },
+    "KeepsakeDemoWorld": {
+        "20": node("KeepsakeDemoWorld"),
+        "8": node("ImageFromBatch", image=IMAGES, batch_index=40, length=1),
+        "9": node("ImageScaleBy", image=["8", 0], upscale_method="nearest-exact", scale_by=4.0),
+        "21": node("PreviewImage", images=["9", 0]),
+    },
     "KeepsakeDemoCamera": {"20": node("KeepsakeDemoCamera", latent=LATENT, away_frames=22)},
     "KeepsakeKVMemoryStats": {"20": node("KeepsakeKVMemoryStats", kv_stats=STATS)},
-    "KeepsakeKVMemoryMap": SPLIT | {"4": node("KeepsakeDemoCamera", latent=LATENT, away_frames=16),        # its middle is then partly kept
-                                    "20": node("KeepsakeKVMemoryMap", images=IMAGES, kv_stats=STATS)},
-    "KeepsakeKVMemoryEstimate": {"20": node("KeepsakeKVMemoryEstimate", model=MODEL, latent=LATENT, kv_policy=POLICY, kv_stats=STATS, steps=4)},
-    "KeepsakeKVStorage": {"20": node("KeepsakeKVStorage", dtype="int4"), "6": sampler(kv_policy=["20", 0]),
-                          "21": node("KeepsakeKVMemoryStats", kv_stats=STATS)},
-    "KeepsakePromptTimeline": {"20": node("KeepsakePromptTimeline", clip=CLIP, text="0: old town at day\n24: old town at sunset\n9s: old town at night")},
-    "KeepsakePromptAtFrame": {"20": node("KeepsakePromptAtFrame", conditioning=POSITIVE, next=POSITIVE, start_frame=24, mode="recache")},
-    "KeepsakeSaveKVMemory": {"6": sampler(keep_memory=True, stop_after=12), "20": node("KeepsakeSaveKVMemory", kv_memory=["6", 2])},
-    "KeepsakeLoadKVMemory": {"20": node("KeepsakeLoadKVMemory")},          # of what the one before saved
+    "KeepsakeKVMemoryMap": SPLIT
+    | {
+        "4": node(
+            "KeepsakeDemoCamera", latent=LATENT, away_frames=16
+        ),  # its middle is then partly kept
+        "20": node("KeepsakeKVMemoryMap", images=IMAGES, kv_stats=STATS),
+    },
+    "KeepsakeKVMemoryEstimate": {
+        "20": node(
+            "KeepsakeKVMemoryEstimate",
+            model=MODEL,
+            latent=LATENT,
+            kv_policy=POLICY,
+            kv_stats=STATS,
+            steps=4,
+        )
+    },
+    "KeepsakeKVStorage": {
+        "20": node("KeepsakeKVStorage", dtype="int4"),
+        "6": sampler(kv_policy=["20", 0]),
+        "21": node("KeepsakeKVMemoryStats", kv_stats=STATS),
+    },
+    "KeepsakePromptTimeline": {
+        "20": node(
+            "KeepsakePromptTimeline",
+            clip=CLIP,
+            text="0: old town at day\n24: old town at sunset\n9s: old town at night",
+        )
+    },
+    "KeepsakePromptAtFrame": {
+        "20": node(
+            "KeepsakePromptAtFrame",
+            conditioning=POSITIVE,
+            next=POSITIVE,
+            start_frame=24,
+            mode="recache",
+        )
+    },
+    "KeepsakeSaveKVMemory": {
+        "6": sampler(keep_memory=True, stop_after=12),
+        "20": node("KeepsakeSaveKVMemory", kv_memory=["6", 2]),
+    },
+    "KeepsakeLoadKVMemory": {"20": node("KeepsakeLoadKVMemory")},  # of what the one before saved
     "KeepsakeStreamToFile": {"20": node("KeepsakeStreamToFile", vae=VAE)},
     "KeepsakeLoadHeadMap": {"20": node("KeepsakeLoadHeadMap")},
     "KeepsakeLoadHeadTable": {"20": node("KeepsakeLoadHeadTable")},
-    "KeepsakeProfileHeads": FEW_STEPS | {"20": node("KeepsakeProfileHeads", model=["8", 0], positive=POSITIVE, latent=LATENT, control=CONTROL)},
-    "KeepsakeCalibrateHeads": FEW_STEPS | {       # a take for each head, so two chunks must do
-        "9": node("EmptyARVideoLatent", width=128, height=64, length=21, batch_size=1), "10": node("KeepsakeDemoCamera", latent=["9", 0]),
-        "20": node("KeepsakeCalibrateHeads", model=["8", 0], positive=POSITIVE, latent=["9", 0], control=["10", 0])},
+    "KeepsakeProfileHeads": FEW_STEPS
+    | {
+        "20": node(
+            "KeepsakeProfileHeads",
+            model=["8", 0],
+            positive=POSITIVE,
+            latent=LATENT,
+            control=CONTROL,
+        )
+    },
+    "KeepsakeCalibrateHeads": FEW_STEPS
+    | {  # a take for each head, so two chunks must do
+        "9": node("EmptyARVideoLatent", width=128, height=64, length=21, batch_size=1),
+        "10": node("KeepsakeDemoCamera", latent=["9", 0]),
+        "20": node(
+            "KeepsakeCalibrateHeads",
+            model=["8", 0],
+            positive=POSITIVE,
+            latent=["9", 0],
+            control=["10", 0],
+        ),
+    },
 }
 QUICKSTART = "KeepsakeARVideoSampler"
 
@@ -113,22 +193,25 @@ def make_films(server, names):
         graph = WALK | FILMS[name] | FILM
         for made in graph.values():
             made["inputs"] = server.widgets(made["class_type"]) | made["inputs"]
-        item, = server.run(graph)["outputs"]["12"]["images"]
+        (item,) = server.run(graph)["outputs"]["12"]["images"]
         keep(name, in_fours(opened(server.file(item).read_bytes())))
 
 
 def make_shots(server, page, names):
-    models = server.base / "models/diffusion_models"         # what the loader lists
+    models = server.base / "models/diffusion_models"  # what the loader lists
     models.mkdir(exist_ok=True)
     (models / MODEL_FILE.name).symlink_to(MODEL_FILE)
     for name in names:
-        page.visit()                         # anew: its lists of files are as new as it is, and it knows no older widgets and results
+        # anew: its lists of files are as new as it is, and it knows no older widgets and results
+        page.visit()
         if name == QUICKSTART:
             page.open("quickstart")
             shown = page.tab.evaluate("app.graph.nodes.map(node => node.id)")
         else:
             # Something behind the node, so that it runs.
-            page.open_graph(WALK | {"5": DECOPRUNE} | SHOTS[name] | {"30": node("PreviewAny", source=["20", 0])})
+            page.open_graph(
+                WALK | {"5": DECOPRUNE} | SHOTS[name] | {"30": node("PreviewAny", source=["20", 0])}
+            )
             shown = [int(number) for number in ("20", "21") if number in SHOTS[name]]
             page.tab.evaluate(PUT_IN_A_ROW, shown)
         page.tab.evaluate(LISTEN)
@@ -136,7 +219,9 @@ def make_shots(server, page, names):
         page.tab.evaluate("window.ended")
         page.tab.evaluate(LOOK_AT, shown)
         page.tab.wait_for_load_state("networkidle")
-        page.tab.wait_for_function("[...document.querySelectorAll('video')].every(video => video.readyState > 3)")
+        page.tab.wait_for_function(
+            "[...document.querySelectorAll('video')].every(video => video.readyState > 3)"
+        )
         keep(name, opened(page.picture(shown)))
 
 
@@ -147,14 +232,19 @@ def opened(png):
 
 
 def in_fours(film):
-    """The film's rows of eight pictures of 2:1 as rows of four, since a help page is as narrow as a sidebar; what is below them is squeezed."""
+    """The film's rows of eight pictures of 2:1 as rows of four, since a help page is as narrow as a
+    sidebar; what is below them is squeezed.
+    """
     half, height = film.width // 2, film.width // 16
     rows, below = divmod(film.height, height)
     out = film.resize((half, below), box=(0, rows * height, film.width, film.height))
     out = out.crop((0, -2 * rows * height, half, below))
     for place in range(2 * rows):
         row, side = divmod(place, 2)
-        out.paste(film.crop((side * half, row * height, (side + 1) * half, (row + 1) * height)), (0, place * height))
+        out.paste(
+            film.crop((side * half, row * height, (side + 1) * half, (row + 1) * height)),
+            (0, place * height),
+        )
     return out
 
 
@@ -163,15 +253,31 @@ def keep(name, picture):
     picture.thumbnail((LONGEST, LONGEST))
     path = DOCS / f"{name}.webp"
     picture.save(path, quality=QUALITY, method=6)
-    print(f"{path.relative_to(setup.ROOT)}  {picture.width}x{picture.height}  {path.stat().st_size / 1000:.0f} kB", flush=True)
+    print(
+        f"{path.relative_to(setup.ROOT)}  {picture.width}x{picture.height}  "
+        f"{path.stat().st_size / 1000:.0f} kB",
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="dev/pictures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which, if not all: {', '.join([*FILMS, QUICKSTART, *SHOTS])}")
+    parser = argparse.ArgumentParser(
+        prog="dev/pictures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which, if not all: {', '.join([*FILMS, QUICKSTART, *SHOTS])}",
+    )
     names = parser.parse_args().names or [*FILMS, QUICKSTART, *SHOTS]
     if unknown := set(names) - {*FILMS, QUICKSTART, *SHOTS}:
-        parser.error(f"there is no picture {', '.join(unknown)}; there are: {', '.join([*FILMS, QUICKSTART, *SHOTS])}")
+        parser.error(
+            f"there is no picture {', '.join(unknown)}; there are: "
+            f"{', '.join([*FILMS, QUICKSTART, *SHOTS])}"
+        )
     host = setup.needed_host()
     try:
         with Server(host, cpu=True, options=frontend.options(host)) as server:

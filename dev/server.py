@@ -1,7 +1,7 @@
 """A headless ComfyUI with this pack in it, for as long as a `with` block runs.
 
-    with Server(host) as server:
-        entry = server.run(graph, on_progress=lambda node_id, node_class, value, total: ...)
+with Server(host) as server:
+    entry = server.run(graph, on_progress=lambda node_id, node_class, value, total: ...)
 """
 
 import asyncio
@@ -20,9 +20,10 @@ import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-START_SECONDS = 180     # on two busy cores it takes 10
+START_SECONDS = 180  # on two busy cores it takes 10
 
-# Runs main.py and ends when the pipe on its standard input closes: that happens however we end, kill -9 included.
+# Runs main.py and ends when the pipe on its standard input closes: that happens however we end,
+# kill -9 included.
 BOOT = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
@@ -44,7 +45,12 @@ class GraphError(Exception):
 
     def __init__(self, node_id, node_class, message, traceback=""):
         super().__init__(f"{node_class} (node {node_id}): {message}" if node_class else message)
-        self.node_id, self.node_class, self.message, self.traceback = node_id, node_class, message, traceback
+        self.node_id, self.node_class, self.message, self.traceback = (
+            node_id,
+            node_class,
+            message,
+            traceback,
+        )
 
 
 class Interrupted(GraphError):
@@ -58,13 +64,17 @@ def has_cuda():
 
 
 class Server:
-    """One ComfyUI process with a base folder of its own, so with models, custom nodes, inputs and outputs of its own.
+    """One ComfyUI process with a base folder of its own, so with models, custom nodes, inputs and
+    outputs of its own.
 
-    `base` names that folder, to keep; without it, it is temporary. `cpu=None` uses a CUDA device if there is one.
-    `options` go on to main.py. `echo` sends the log to our own output instead of `server.log` in the base folder.
+    `base` names that folder, to keep; without it, it is temporary. `cpu=None` uses a CUDA device if
+    there is one. `options` go on to main.py. `echo` sends the log to our own output instead of
+    `server.log` in the base folder.
     """
 
-    def __init__(self, host, python=sys.executable, *, base=None, port=0, cpu=None, options=(), echo=False):
+    def __init__(
+        self, host, python=sys.executable, *, base=None, port=0, cpu=None, options=(), echo=False
+    ):
         self.host, self.python, self.options, self.echo = Path(host), python, options, echo
         self.port = free_port(port)
         self.url = f"http://127.0.0.1:{self.port}"
@@ -100,13 +110,20 @@ class Server:
             (self.base / folder).mkdir(parents=True, exist_ok=True)
         self.link.unlink(missing_ok=True)
         self.link.symlink_to(ROOT)
-        # In memory, since the default database lies in the host's folder and is locked by the first server to use it.
+        # In memory, since the default database lies in the host's folder and is locked by the first
+        # server to use it.
         options = f"--listen 127.0.0.1 --port {self.port} --database-url sqlite:///:memory: --disable-api-nodes".split()
         options += ["--base-directory", self.base, *(["--cpu"] if self.cpu else []), *self.options]
         # A session of its own: Ctrl-C reaches us alone, and we stop the server in order.
         with contextlib.nullcontext() if self.echo else open(self.log, "wb") as log:
-            self.process = subprocess.Popen([self.python, "-c", BOOT, self.host / "main.py", *options], cwd=self.base,
-                                            stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                [self.python, "-c", BOOT, self.host / "main.py", *options],
+                cwd=self.base,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def _wait_until_ready(self):
         deadline = time.monotonic() + START_SECONDS
@@ -117,11 +134,20 @@ class Server:
             except OSError:
                 time.sleep(0.2)
             if self.process.poll() is not None:
-                raise ServerError(f"ComfyUI in {self.host} ended while starting. {self._log_tail()}")
+                raise ServerError(
+                    f"ComfyUI in {self.host} ended while starting. {self._log_tail()}"
+                )
             if time.monotonic() > deadline:
-                raise ServerError(f"ComfyUI in {self.host} gave no answer in {START_SECONDS} s. {self._log_tail()}")
-        if not self.echo and f"(IMPORT FAILED): {self.link}" in self.log.read_text(errors="replace"):
-            raise ServerError(f"ComfyUI {self.version} could not import the pack. {self._log_tail()}")
+                raise ServerError(
+                    f"ComfyUI in {self.host} gave no answer in {START_SECONDS} s. "
+                    f"{self._log_tail()}"
+                )
+        if not self.echo and f"(IMPORT FAILED): {self.link}" in self.log.read_text(
+            errors="replace"
+        ):
+            raise ServerError(
+                f"ComfyUI {self.version} could not import the pack. {self._log_tail()}"
+            )
 
     def _log_tail(self):
         if self.echo:
@@ -130,9 +156,13 @@ class Server:
         return "Its log ends with:\n" + "\n".join(plain.splitlines()[-40:])
 
     def ask(self, path, body=None):
-        """The JSON answer to a GET, or to a POST of `body`; None where the server answers without one."""
+        """The JSON answer to a GET, or to a POST of `body`; None where the server answers without
+        one.
+        """
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}
+        )
         with OPENER.open(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
@@ -140,7 +170,11 @@ class Server:
     def widgets(self, node_class):
         """The required widgets of a node and what stands in them by default."""
         required = self.ask(f"/object_info/{node_class}")[node_class]["input"].get("required", {})
-        return {name: options[0]["default"] for name, (_, *options) in required.items() if options and "default" in options[0]}
+        return {
+            name: options[0]["default"]
+            for name, (_, *options) in required.items()
+            if options and "default" in options[0]
+        }
 
     def queue(self, graph, client_id=""):
         """Queue a graph in API format and return its prompt's id."""
@@ -149,14 +183,16 @@ class Server:
         except urllib.error.HTTPError as error:
             answer = json.load(error)
         if answer.get("error") or answer.get("node_errors"):
-            # With a wrong node the host still runs the outputs that do not depend on it; half a graph is no use to us.
+            # With a wrong node the host still runs the outputs that do not depend on it; half a
+            # graph is no use to us.
             if prompt_id := answer.get("prompt_id"):
                 self.cancel(prompt_id)
             raise refusal(answer)
         return answer["prompt_id"]
 
     def run(self, graph, on_progress=None):
-        """Run a graph to its end and return its entry in the history: `outputs` by node id, `status`, `prompt`.
+        """Run a graph to its end and return its entry in the history: `outputs` by node id,
+        `status`, `prompt`.
 
         `on_progress(node_id, node_class, value, total)` is called as nodes start and move on.
         """
@@ -167,11 +203,13 @@ class Server:
 
         client_id = uuid.uuid4().hex
         failure = None
-        async with (aiohttp.ClientSession() as session,
-                    session.ws_connect(f"{self.url}/ws?clientId={client_id}", max_msg_size=0) as messages):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{self.url}/ws?clientId={client_id}", max_msg_size=0) as messages,
+        ):
             prompt_id = self.queue(graph, client_id)
             async for message in messages:
-                if message.type != aiohttp.WSMsgType.TEXT:      # a preview picture
+                if message.type != aiohttp.WSMsgType.TEXT:  # a preview picture
                     continue
                 event = json.loads(message.data)
                 kind, data = event["type"], event["data"]
@@ -181,10 +219,16 @@ class Server:
                     for state in data["nodes"].values():
                         if state["state"] == "running":
                             node_id = state["display_node_id"]
-                            on_progress(node_id, graph[node_id]["class_type"], state["value"], state["max"])
+                            on_progress(
+                                node_id, graph[node_id]["class_type"], state["value"], state["max"]
+                            )
                 elif kind == "execution_error":
-                    failure = GraphError(data["node_id"], data["node_type"], data["exception_message"].strip(),
-                                         "".join(data["traceback"]))
+                    failure = GraphError(
+                        data["node_id"],
+                        data["node_type"],
+                        data["exception_message"].strip(),
+                        "".join(data["traceback"]),
+                    )
                 elif kind == "execution_interrupted":
                     failure = Interrupted(data["node_id"], data["node_type"], "interrupted")
                 elif kind == "executing" and data["node"] is None:
@@ -196,7 +240,9 @@ class Server:
         return self.ask(f"/history/{prompt_id}")[prompt_id]
 
     def interrupt(self):
-        """Cancel what is running; `run` then raises Interrupted. For another thread, or for `on_progress`."""
+        """Cancel what is running; `run` then raises Interrupted. For another thread, or for
+        `on_progress`.
+        """
         self.ask("/interrupt", {})
 
     def cancel(self, prompt_id):
@@ -213,13 +259,17 @@ class Server:
 
 
 def free_port(port):
-    """`port` itself when it is free, any free one for 0. Checked here, or a server already there would answer us."""
+    """`port` itself when it is free, any free one for 0. Checked here, or a server already there
+    would answer us.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ServerError(f"Port {port} cannot be used ({error.strerror}); choose another with --port.") from None
+            raise ServerError(
+                f"Port {port} cannot be used ({error.strerror}); choose another with --port."
+            ) from None
         return probe.getsockname()[1]
 
 
@@ -229,4 +279,6 @@ def refusal(answer):
         reasons = "; ".join(f"{error['message']}: {error['details']}" for error in node["errors"])
         return GraphError(node_id, node["class_type"], reasons)
     error = answer["error"]
-    return GraphError(error["extra_info"].get("node_id"), error["extra_info"].get("class_type"), error["message"])
+    return GraphError(
+        error["extra_info"].get("node_id"), error["extra_info"].get("class_type"), error["message"]
+    )

@@ -1,12 +1,15 @@
-"""What a KV policy is: four slots of frozen parameters. Each makes, for one sampling run, the object that may change."""
+"""What a KV policy is: four slots of frozen parameters. Each makes, for one sampling run, the
+object that may change.
+"""
+
 from dataclasses import dataclass, field, fields
 
-from .clean_pass import CleanPass
-from .full import FullKV
-from .retention import Retention
-from .schedule import Schedule
-from .selection import ReadAll, Selection
-from .storage import Storage
+from .retention.full import FullKV
+from .retention.retention import Retention
+from .schedule.clean_pass import CleanPass
+from .schedule.schedule import Schedule
+from .selection.selection import ReadAll, Selection
+from .storage.storage import Storage
 from .take import Geometry, Take
 
 
@@ -20,15 +23,25 @@ class KVPolicy:
     storage: Storage = field(default_factory=Storage)
 
     def require_plain(self, schedule: Schedule):
-        """Raise ValueError when another slot is filled beside a schedule that keeps a history of its own."""
-        for slot, part, plain in (("selection", self.selection, ReadAll()), ("retention", self.retention, FullKV())):
+        """Raise ValueError when another slot is filled beside a schedule that keeps a history of
+        its own.
+        """
+        for slot, part, plain in (
+            ("selection", self.selection, ReadAll()),
+            ("retention", self.retention, FullKV()),
+        ):
             if type(part) is not type(plain):
                 name = type(part).__name__
-                raise ValueError(f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} would have nothing to act on. "
-                                 f"Remove {name}, or use another schedule.")
+                raise ValueError(
+                    f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} "
+                    "would have nothing to act on. "
+                    f"Remove {name}, or use another schedule."
+                )
 
     def check(self, geometry: Geometry, take: Take):
-        """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or take."""
+        """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or
+        take.
+        """
         self.retention.check(geometry, take)
         self.selection.check(geometry, take)
         self.schedule.check(self, geometry, take)
@@ -36,5 +49,10 @@ class KVPolicy:
 
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats."""
-        return {slot: {"name": type(part).__name__, **{f.name: getattr(part, f.name) for f in fields(part)}}
-                for slot, part in vars(self).items()}
+        return {
+            slot: {
+                "name": type(part).__name__,
+                **{f.name: getattr(part, f.name) for f in fields(part)},
+            }
+            for slot, part in vars(self).items()
+        }

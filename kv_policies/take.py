@@ -1,11 +1,14 @@
-"""What a policy is told of a run: the backbone, the take, its chunks, and what each forward works on."""
+"""What a policy is told of a run: the backbone, the take, its chunks, and what each forward works
+on.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-HISTORY = "history"              # the memory that a retention looks after
-SWITCHES = ("swap", "recache", "cut")        # how a prompt comes in, by how much of the memory it touches
+HISTORY = "history"  # the memory that a retention looks after
+SWITCHES = ("swap", "recache", "cut")  # how a prompt comes in, by how much of the memory it touches
 
 
 @dataclass(frozen=True)
@@ -15,9 +18,9 @@ class Geometry:
     layers: int
     heads: int
     head_dim: int
-    grid: tuple[int, int]            # (h, w) tokens of a latent frame
-    chunk_frames: int                # latent frames of a full chunk
-    temporal_channels: int           # first channels of a head, rotated by time in adjacent pairs
+    grid: tuple[int, int]  # (h, w) tokens of a latent frame
+    chunk_frames: int  # latent frames of a full chunk
+    temporal_channels: int  # first channels of a head, rotated by time in adjacent pairs
     rope_theta: float = 10000.0
 
     @property
@@ -31,8 +34,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Switch:
-    """Another prompt. "swap": for cross-attention alone; "recache": the latest `recache_frames` latent frames are run again under it
-    (LongLive, arXiv 2509.22622); "cut": a new shot, which remembers nothing of the one before."""
+    """Another prompt. "swap": for cross-attention alone; "recache": the latest `recache_frames`
+    latent frames are run again under it (LongLive, arXiv 2509.22622); "cut": a new shot, which
+    remembers nothing of the one before.
+    """
 
     mode: str
     recache_frames: int = 0
@@ -45,13 +50,15 @@ class Chunk:
     index: int
     start_frame: int
     frames: int
-    given: bool = False              # part of the prefix: observed, not generated
-    stride: int = 1                  # latent frames from one to the next; anchors lie apart
-    prompt: int = 0                  # number of the prompts in force
-    switch: Switch | None = None     # how they come in, where they begin with this chunk
-    shot: int = 0                    # first latent frame of its shot
-    apart: tuple[int, ...] = ()      # the latent frames, where they do not lie evenly
-    position: int | None = None      # where in time the first frame stands and the others follow; None: each at its number
+    given: bool = False  # part of the prefix: observed, not generated
+    stride: int = 1  # latent frames from one to the next; anchors lie apart
+    prompt: int = 0  # number of the prompts in force
+    switch: Switch | None = None  # how they come in, where they begin with this chunk
+    shot: int = 0  # first latent frame of its shot
+    apart: tuple[int, ...] = ()  # the latent frames, where they do not lie evenly
+    position: int | None = (
+        None  # where in time the first frame stands and the others follow; None: each at its number
+    )
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -59,7 +66,11 @@ class Chunk:
 
     @property
     def positions(self) -> Sequence[int]:
-        return self.numbers if self.position is None else range(self.position, self.position + self.frames)
+        return (
+            self.numbers
+            if self.position is None
+            else range(self.position, self.position + self.frames)
+        )
 
     @property
     def end_frame(self) -> int:
@@ -74,11 +85,13 @@ class Chunk:
 class Take:
     """What is known of a take before its first forward."""
 
-    total_frames: int                # latent frames, given ones included
+    total_frames: int  # latent frames, given ones included
     given_frames: int
-    sigmas: tuple[float, ...]        # noise level of each step, then 0
+    sigmas: tuple[float, ...]  # noise level of each step, then 0
     seed: int
-    prompt_frames: tuple[int, ...] = ()      # first latent frames of the chunks with which other prompts come in
+    prompt_frames: tuple[
+        int, ...
+    ] = ()  # first latent frames of the chunks with which other prompts come in
 
     @property
     def steps(self) -> int:
@@ -87,9 +100,26 @@ class Take:
 
 @dataclass(frozen=True)
 class Forward:
-    """One model call: what it works on, the memory that its keys and values go into and that it reads, and what it reads besides."""
+    """One model call: what it works on, the memory that its keys and values go into and that it
+    reads, and what it reads besides.
+    """
 
     chunk: Chunk
     step: int
     memory: str = HISTORY
-    reads: tuple[tuple[str, int, int], ...] = ()     # other memories, from a first to a last latent frame
+    reads: tuple[
+        tuple[str, int, int], ...
+    ] = ()  # other memories, from a first to a last latent frame
+
+
+@dataclass(frozen=True)
+class BankPlan:
+    """A bank that a retention asks for. Frames are latent frames, the chunk in work included."""
+
+    frames: int  # made for so many at first
+    most_frames: int  # and grows up to so many
+    heads: tuple[tuple[int, ...], ...] | None = None  # by layer; None: all heads in every layer
+    held_frames: int = 0  # whose original keys are held beside the bank, see `Bank.hold`
+
+    def heads_by_layer(self, geometry: Geometry) -> tuple[tuple[int, ...], ...]:
+        return self.heads or (tuple(range(geometry.heads)),) * geometry.layers

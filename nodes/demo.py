@@ -1,4 +1,5 @@
 """The demo world: a small trained model that ships with the pack, and its camera."""
+
 from comfy_api.latest import io
 
 from ..demo.load import load_demo_world
@@ -10,12 +11,21 @@ class DemoWorld(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeDemoWorld", display_name="Demo World", category=CATEGORY,
-            description="A small side-scrolling town with its trained video model, text encoder and VAE. Runs on a CPU; "
-                        "128x64 pixels. Prompts it knows: downtown, old town or harbour, at day, sunset, night or dawn.",
+            node_id="KeepsakeDemoWorld",
+            display_name="Demo World",
+            category=CATEGORY,
+            description="A small side-scrolling town with its trained video model, text encoder "
+            "and VAE. Runs on a CPU; "
+            "128x64 pixels. Prompts it knows: downtown, old town or harbour, at day, sunset, "
+            "night or dawn.",
             search_aliases=["example model", "toy model", "test model", "quickstart"],
             inputs=[],
-            outputs=[io.Model.Output(display_name="model"), io.Clip.Output(display_name="clip"), io.Vae.Output(display_name="vae")])
+            outputs=[
+                io.Model.Output(display_name="model"),
+                io.Clip.Output(display_name="clip"),
+                io.Vae.Output(display_name="vae"),
+            ],
+        )
 
     @classmethod
     def execute(cls):
@@ -26,19 +36,42 @@ class DemoCamera(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeDemoCamera", display_name="Demo World Camera", category=CATEGORY,
-            description="A camera path through the demo world, as the control that its model follows.",
+            node_id="KeepsakeDemoCamera",
+            display_name="Demo World Camera",
+            category=CATEGORY,
+            description="A camera path through the demo world, as the control that its model "
+            "follows.",
             search_aliases=["camera path", "pan", "control", "trajectory"],
             inputs=[
-                io.Latent.Input("latent", tooltip="The take's latent: its length and size are the control's."),
-                io.Combo.Input("path", options=list(CAMERA_PATHS), default="go and return",
-                               tooltip="go and return walks away, comes back and stays; loop goes there and back for ever."),
-                io.Int.Input("away_frames", default=14, min=1, max=4096,
-                             tooltip="Latent frames the camera walks before it turns back. 8 frames are one screen."),
-                io.Int.Input("start", default=0, min=0, max=31,
-                             tooltip="Where in the world the walk begins, in screens; the world is 32 screens round."),
+                io.Latent.Input(
+                    "latent", tooltip="The take's latent: its length and size are the control's."
+                ),
+                io.Combo.Input(
+                    "path",
+                    options=list(CAMERA_PATHS),
+                    default="go and return",
+                    tooltip="go and return walks away, comes back and stays; loop goes there and "
+                    "back for ever.",
+                ),
+                io.Int.Input(
+                    "away_frames",
+                    default=14,
+                    min=1,
+                    max=4096,
+                    tooltip="Latent frames the camera walks before it turns back. 8 frames are "
+                    "one screen.",
+                ),
+                io.Int.Input(
+                    "start",
+                    default=0,
+                    min=0,
+                    max=31,
+                    tooltip="Where in the world the walk begins, in screens; the world is 32 "
+                    "screens round.",
+                ),
             ],
-            outputs=[ControlSocket.Output(display_name="control")])
+            outputs=[ControlSocket.Output(display_name="control")],
+        )
 
     @classmethod
     def execute(cls, latent, path, away_frames, start):

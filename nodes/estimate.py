@@ -1,8 +1,9 @@
 """What the memory of a take will need, before it is made."""
+
 from comfy_api.latest import io
 
-from ..host.memory import outlook_of_inputs
-from ..host.plots import plot_outlook, save_preview
+from ..host.budget.memory import outlook_of_inputs
+from ..host.show.plots import plot_outlook, save_preview
 from .sampler import chunk_frames_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, KVStatsSocket
 
@@ -11,34 +12,100 @@ class KVMemoryEstimate(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeKVMemoryEstimate", display_name="KV Memory Estimate", category=CATEGORY, is_output_node=True,
-            description="Tells the memory that a take will need, chunk by chunk, without running it, and the longest take that fits.",
-            search_aliases=["VRAM calculator", "out of memory", "how long can I go", "memory estimate", "KV cache size"],
+            node_id="KeepsakeKVMemoryEstimate",
+            display_name="KV Memory Estimate",
+            category=CATEGORY,
+            is_output_node=True,
+            description="Tells the memory that a take will need, chunk by chunk, without running "
+            "it, and the longest take that fits.",
+            search_aliases=[
+                "VRAM calculator",
+                "out of memory",
+                "how long can I go",
+                "memory estimate",
+                "KV cache size",
+            ],
             inputs=[
                 io.Model.Input("model"),
                 io.Latent.Input("latent", tooltip="The take's latent: its length and size."),
-                io.Int.Input("steps", default=0, min=0, max=100, tooltip="Denoising steps of a chunk; 0 takes the model's profile."),
-                io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1,
-                               tooltip="As the sampler's: other than 1 the negative prompt has a cache of its own."),
+                io.Int.Input(
+                    "steps",
+                    default=0,
+                    min=0,
+                    max=100,
+                    tooltip="Denoising steps of a chunk; 0 takes the model's profile.",
+                ),
+                io.Float.Input(
+                    "cfg",
+                    default=1.0,
+                    min=0.0,
+                    max=100.0,
+                    step=0.1,
+                    tooltip="As the sampler's: other than 1 the negative prompt has a cache of "
+                    "its own.",
+                ),
                 chunk_frames_input(),
-                io.Int.Input("prompts", default=1, min=1, max=16,
-                             tooltip="Positive prompts that run at the same time, each with a cache of its own."),
+                io.Int.Input(
+                    "prompts",
+                    default=1,
+                    min=1,
+                    max=16,
+                    tooltip="Positive prompts that run at the same time, each with a cache of its "
+                    "own.",
+                ),
                 policy_to_use(),
                 prefix_input(),
-                KVStatsSocket.Input("kv_stats", optional=True,
-                                    tooltip="Of an earlier take of the same kind, which may be shorter and smaller: where what stays depends "
-                                            "on the picture, it tells what is to be expected."),
+                KVStatsSocket.Input(
+                    "kv_stats",
+                    optional=True,
+                    tooltip="Of an earlier take of the same kind, which may be shorter and "
+                    "smaller: where what stays depends "
+                    "on the picture, it tells what is to be expected.",
+                ),
             ],
-            outputs=[io.String.Output(display_name="report"), io.String.Output(display_name="json"), io.Image.Output(display_name="plot")])
+            outputs=[
+                io.String.Output(display_name="report"),
+                io.String.Output(display_name="json"),
+                io.Image.Output(display_name="plot"),
+            ],
+        )
 
     @classmethod
     def fingerprint_inputs(cls, **inputs):
-        return float("nan")              # never the same: what is free changes outside the graph
+        return float("nan")  # never the same: what is free changes outside the graph
 
     @classmethod
-    def execute(cls, model, latent, steps, cfg, chunk_frames, prompts, kv_policy=None, prefix=None, kv_stats=None):
-        outlook = outlook_of_inputs(model, latent, steps=steps, cfg=cfg, chunk_frames=chunk_frames, policy=kv_policy, prefix=prefix, prompts=prompts,
-                                    earlier=kv_stats)
+    def execute(
+        cls,
+        model,
+        latent,
+        steps,
+        cfg,
+        chunk_frames,
+        prompts,
+        kv_policy=None,
+        prefix=None,
+        kv_stats=None,
+    ):
+        outlook = outlook_of_inputs(
+            model,
+            latent,
+            steps=steps,
+            cfg=cfg,
+            chunk_frames=chunk_frames,
+            policy=kv_policy,
+            prefix=prefix,
+            prompts=prompts,
+            earlier=kv_stats,
+        )
         plot = plot_outlook(outlook)
-        return io.NodeOutput(outlook.report(), outlook.to_json(), plot, ui={"text": [outlook.report()], "images": save_preview(plot, cls),
-                                                                            "kv_estimate": [outlook.to_dict()]})
+        return io.NodeOutput(
+            outlook.report(),
+            outlook.to_json(),
+            plot,
+            ui={
+                "text": [outlook.report()],
+                "images": save_preview(plot, cls),
+                "kv_estimate": [outlook.to_dict()],
+            },
+        )

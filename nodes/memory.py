@@ -1,9 +1,10 @@
 """A take's memory on disk: save it today, carry on tomorrow."""
+
 from comfy_api.latest import io
 
-from ..host import memory_files
-from ..host.files import plain_prefix
-from ..host.memory_wire import kept
+from ..host.files import memory_files
+from ..host.files.names import plain_prefix
+from ..host.take.memory_wire import kept
 from .constants import accepts
 from .sockets import CATEGORY, KVMemorySocket
 
@@ -12,14 +13,25 @@ class SaveKVMemory(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeSaveKVMemory", display_name="Save KV Memory", category=CATEGORY, is_output_node=True,
-            description="Writes what a take needs to go on (its KV cache, its latents, where it stands) into one file in output/kv_memory.",
+            node_id="KeepsakeSaveKVMemory",
+            display_name="Save KV Memory",
+            category=CATEGORY,
+            is_output_node=True,
+            description="Writes what a take needs to go on (its KV cache, its latents, where it "
+            "stands) into one file in output/kv_memory.",
             search_aliases=["save KV cache", "continue later", "checkpoint a take", "resume"],
             inputs=[
-                KVMemorySocket.Input("kv_memory", tooltip="From an AR Video Sampler with keep_memory on."),
-                io.String.Input("filename_prefix", default="take", tooltip="File name in output/kv_memory; a number is added."),
+                KVMemorySocket.Input(
+                    "kv_memory", tooltip="From an AR Video Sampler with keep_memory on."
+                ),
+                io.String.Input(
+                    "filename_prefix",
+                    default="take",
+                    tooltip="File name in output/kv_memory; a number is added.",
+                ),
             ],
-            outputs=[io.String.Output(display_name="name", tooltip="As Load KV Memory lists it.")])
+            outputs=[io.String.Output(display_name="name", tooltip="As Load KV Memory lists it.")],
+        )
 
     @classmethod
     def validate_inputs(cls, filename_prefix=None):
@@ -35,11 +47,22 @@ class LoadKVMemory(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeLoadKVMemory", display_name="Load KV Memory", category=CATEGORY, has_intermediate_output=True,
-            description="Reads a file that Save KV Memory wrote; the AR Video Sampler carries on from it.",
+            node_id="KeepsakeLoadKVMemory",
+            display_name="Load KV Memory",
+            category=CATEGORY,
+            has_intermediate_output=True,
+            description="Reads a file that Save KV Memory wrote; the AR Video Sampler carries on "
+            "from it.",
             search_aliases=["load KV cache", "continue a take", "resume"],
-            inputs=[io.Combo.Input("memory_file", options=memory_files.memories(), tooltip="A file in output/kv_memory.")],
-            outputs=[KVMemorySocket.Output(display_name="kv_memory")])
+            inputs=[
+                io.Combo.Input(
+                    "memory_file",
+                    options=memory_files.memories(),
+                    tooltip="A file in output/kv_memory.",
+                )
+            ],
+            outputs=[KVMemorySocket.Output(display_name="kv_memory")],
+        )
 
     @classmethod
     def fingerprint_inputs(cls, memory_file):

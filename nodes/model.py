@@ -1,11 +1,12 @@
 """Models and their AR profile."""
+
 import folder_paths
 from comfy_api.latest import io
 
-from ..host.checkpoint import WEIGHT_DTYPES, load_ar_model
-from ..host.patch import patch
-from ..host.profiles import PROFILES, ARProfile, with_profile
-from ..kv_policies.sink_window import SINK_ROPE
+from ..host.model.checkpoint import WEIGHT_DTYPES, load_ar_model
+from ..host.model.profiles import PROFILES, ARProfile, with_profile
+from ..host.take.patch import patch
+from ..kv_policies.retention.sink_window import SINK_ROPE
 from .sockets import CATEGORY
 
 FROM_FILE, CUSTOM, NO_LORA = "from file", "custom", "none"
@@ -15,63 +16,178 @@ class ARVideoModelLoader(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARVideoModelLoader", display_name="AR Video Model Loader", category=CATEGORY, has_intermediate_output=True,
-            description="Loads an autoregressive Wan video model and gives it the AR profile it was trained with.",
-            search_aliases=["Self-Forcing", "Causal-Forcing", "LongLive", "Wan", "autoregressive", "load diffusion model"],
-            inputs=[
-                io.Combo.Input("model_name", options=folder_paths.get_filename_list("diffusion_models"),
-                               tooltip="A file in models/diffusion_models: safetensors or .pt, in its authors' layout; of shards any one."),
-                io.Combo.Input("profile", options=[FROM_FILE, *PROFILES], default=FROM_FILE,
-                               tooltip="How the checkpoint was trained: chunk size, steps, shift, window, sink. "
-                                       "'from file' reads it from the file's header or name, and says so when neither tells."),
-                io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default",
-                               tooltip="Precision of the weights in memory; default lets ComfyUI decide."),
-                io.Combo.Input("lora_name", options=[NO_LORA, *folder_paths.get_filename_list("loras")], default=NO_LORA, optional=True,
-                               tooltip="A LoRA that is part of the checkpoint (LongLive's lora.pt), in models/loras. Others go behind this node."),
+            node_id="KeepsakeARVideoModelLoader",
+            display_name="AR Video Model Loader",
+            category=CATEGORY,
+            has_intermediate_output=True,
+            description="Loads an autoregressive Wan video model and gives it the AR profile it "
+            "was trained with.",
+            search_aliases=[
+                "Self-Forcing",
+                "Causal-Forcing",
+                "LongLive",
+                "Wan",
+                "autoregressive",
+                "load diffusion model",
             ],
-            outputs=[io.Model.Output(display_name="model")])
+            inputs=[
+                io.Combo.Input(
+                    "model_name",
+                    options=folder_paths.get_filename_list("diffusion_models"),
+                    tooltip="A file in models/diffusion_models: safetensors or .pt, in its "
+                    "authors' layout; of shards any one.",
+                ),
+                io.Combo.Input(
+                    "profile",
+                    options=[FROM_FILE, *PROFILES],
+                    default=FROM_FILE,
+                    tooltip="How the checkpoint was trained: chunk size, steps, shift, window, "
+                    "sink. "
+                    "'from file' reads it from the file's header or name, and says so when "
+                    "neither tells.",
+                ),
+                io.Combo.Input(
+                    "weight_dtype",
+                    options=list(WEIGHT_DTYPES),
+                    default="default",
+                    tooltip="Precision of the weights in memory; default lets ComfyUI decide.",
+                ),
+                io.Combo.Input(
+                    "lora_name",
+                    options=[NO_LORA, *folder_paths.get_filename_list("loras")],
+                    default=NO_LORA,
+                    optional=True,
+                    tooltip="A LoRA that is part of the checkpoint (LongLive's lora.pt), in "
+                    "models/loras. Others go behind this node.",
+                ),
+            ],
+            outputs=[io.Model.Output(display_name="model")],
+        )
 
     @classmethod
     def execute(cls, model_name, profile, weight_dtype, lora_name=NO_LORA):
         path, told = folder_paths.get_full_path_or_raise("diffusion_models", model_name), []
-        lora_path = None if lora_name == NO_LORA else folder_paths.get_full_path_or_raise("loras", lora_name)
-        model = load_ar_model(path, PROFILES.get(profile), weight_dtype, model_name, lora_path, told.append)
-        return io.NodeOutput(model, ui={"text": told})
+        lora_path = (
+            None
+            if lora_name == NO_LORA
+            else folder_paths.get_full_path_or_raise("loras", lora_name)
+        )
+        model = load_ar_model(
+            path, PROFILES.get(profile), weight_dtype, model_name, lora_path, told.append
+        )
+        return io.NodeOutput(patch(model), ui={"text": told})
 
 
 class ARProfileNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARProfile", display_name="AR Profile", category=CATEGORY, has_intermediate_output=True,
-            description="Prepares any Wan MODEL (GGUF, fp8, with LoRAs) for AR sampling and says how it was trained to be rolled out.",
+            node_id="KeepsakeARProfile",
+            display_name="AR Profile",
+            category=CATEGORY,
+            has_intermediate_output=True,
+            description="Prepares any Wan MODEL (GGUF, fp8, with LoRAs) for AR sampling and says "
+            "how it was trained to be rolled out.",
             search_aliases=["AR settings", "chunk size", "num_frame_per_block", "causal", "GGUF"],
             inputs=[
                 io.Model.Input("model"),
-                io.Int.Input("chunk_frames", default=3, min=1, max=64,
-                             tooltip="Latent frames denoised together. Must match the training: 3 chunk-wise, 1 frame-wise."),
-                io.Int.Input("steps", default=4, min=1, max=100, tooltip="Denoising steps of a chunk."),
-                io.Float.Input("shift", default=5.0, min=0.0, max=100.0, step=0.1,
-                               tooltip="Shift of the noise schedule; 0 leaves the model's own."),
-                io.Int.Input("window_frames", default=21, min=0, max=4096,
-                             tooltip="Latent frames in the cache when no KV policy is connected, the chunk in work included. 0 keeps all."),
-                io.Int.Input("sink_frames", default=0, min=0, max=1024,
-                             tooltip="First latent frames that stay, when no KV policy is connected."),
-                io.Combo.Input("sink_rope", options=list(SINK_ROPE), default="absolute",
-                               tooltip="Where the sink stands in time: its true place, or just before the window."),
-                io.Int.Input("temporal_compression", default=4, min=1, max=16,
-                             tooltip="Pixel frames that the model's VAE makes of one latent frame, after the first. 4 for Wan."),
-                io.Combo.Input("profile", options=[CUSTOM, *PROFILES], default=CUSTOM, optional=True,
-                               tooltip="The profile of a published checkpoint, in place of the numbers above; 'custom' takes the numbers."),
-                io.Int.Input("first_chunk_steps", default=0, min=0, max=100, optional=True,
-                             tooltip="Steps of the first new chunk, for models that make it in more (Causal-Forcing++: 4). 0: as all others."),
+                io.Int.Input(
+                    "chunk_frames",
+                    default=3,
+                    min=1,
+                    max=64,
+                    tooltip="Latent frames denoised together. Must match the training: 3 "
+                    "chunk-wise, 1 frame-wise.",
+                ),
+                io.Int.Input(
+                    "steps", default=4, min=1, max=100, tooltip="Denoising steps of a chunk."
+                ),
+                io.Float.Input(
+                    "shift",
+                    default=5.0,
+                    min=0.0,
+                    max=100.0,
+                    step=0.1,
+                    tooltip="Shift of the noise schedule; 0 leaves the model's own.",
+                ),
+                io.Int.Input(
+                    "window_frames",
+                    default=21,
+                    min=0,
+                    max=4096,
+                    tooltip="Latent frames in the cache when no KV policy is connected, the chunk "
+                    "in work included. 0 keeps all.",
+                ),
+                io.Int.Input(
+                    "sink_frames",
+                    default=0,
+                    min=0,
+                    max=1024,
+                    tooltip="First latent frames that stay, when no KV policy is connected.",
+                ),
+                io.Combo.Input(
+                    "sink_rope",
+                    options=list(SINK_ROPE),
+                    default="absolute",
+                    tooltip="Where the sink stands in time: its true place, or just before the "
+                    "window.",
+                ),
+                io.Int.Input(
+                    "temporal_compression",
+                    default=4,
+                    min=1,
+                    max=16,
+                    tooltip="Pixel frames that the model's VAE makes of one latent frame, after "
+                    "the first. 4 for Wan.",
+                ),
+                io.Combo.Input(
+                    "profile",
+                    options=[CUSTOM, *PROFILES],
+                    default=CUSTOM,
+                    optional=True,
+                    tooltip="The profile of a published checkpoint, in place of the numbers "
+                    "above; 'custom' takes the numbers.",
+                ),
+                io.Int.Input(
+                    "first_chunk_steps",
+                    default=0,
+                    min=0,
+                    max=100,
+                    optional=True,
+                    tooltip="Steps of the first new chunk, for models that make it in more "
+                    "(Causal-Forcing++: 4). 0: as all others.",
+                ),
             ],
-            outputs=[io.Model.Output(display_name="model")])
+            outputs=[io.Model.Output(display_name="model")],
+        )
 
     @classmethod
-    def execute(cls, model, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression, profile=CUSTOM,
-                first_chunk_steps=0):
-        numbers = ARProfile(CUSTOM, chunk_frames, steps, shift, window_frames, sink_frames, sink_rope, temporal_compression,
-                            first_chunk_steps=first_chunk_steps)
+    def execute(
+        cls,
+        model,
+        chunk_frames,
+        steps,
+        shift,
+        window_frames,
+        sink_frames,
+        sink_rope,
+        temporal_compression,
+        profile=CUSTOM,
+        first_chunk_steps=0,
+    ):
+        numbers = ARProfile(
+            CUSTOM,
+            chunk_frames,
+            steps,
+            shift,
+            window_frames,
+            sink_frames,
+            sink_rope,
+            temporal_compression,
+            first_chunk_steps=first_chunk_steps,
+        )
         chosen = PROFILES.get(profile, numbers)
-        return io.NodeOutput(with_profile(patch(model), chosen), ui={"text": [f"'{chosen.name}': {chosen.describe()}. {chosen.note}".strip()]})
+        return io.NodeOutput(
+            with_profile(patch(model), chosen),
+            ui={"text": [f"'{chosen.name}': {chosen.describe()}. {chosen.note}".strip()]},
+        )

@@ -1,9 +1,10 @@
 """Prompts that change in the course of a take."""
+
 from functools import partial
 
 from comfy_api.latest import io
 
-from ..host.prompts import PromptStart, add_prompt, parse_timeline, prompt_timeline
+from ..host.forward.prompts import PromptStart, add_prompt, parse_timeline, prompt_timeline
 from ..kv_policies import SWITCHES
 from .constants import accepts
 from .sockets import CATEGORY
@@ -11,13 +12,30 @@ from .sockets import CATEGORY
 
 def switch_inputs():
     return [
-        io.Combo.Input("mode", options=list(SWITCHES), default="recache",
-                       tooltip="swap: the new words steer new frames, the memory stays. recache: the latest frames are also run again under "
-                               "the new words (LongLive). cut: a new shot that remembers nothing of the one before."),
-        io.Int.Input("blend", default=0, min=0, max=1024,
-                     tooltip="Latent frames over which the text goes from the old prompt to the new; 0 changes it at once. "
-                             "A recache waits for its end."),
-        io.Int.Input("recache_frames", default=12, min=0, max=1024, tooltip="recache: latest latent frames that are run again. 12 in LongLive."),
+        io.Combo.Input(
+            "mode",
+            options=list(SWITCHES),
+            default="recache",
+            tooltip="swap: the new words steer new frames, the memory stays. recache: the latest "
+            "frames are also run again under "
+            "the new words (LongLive). cut: a new shot that remembers nothing of the one before.",
+        ),
+        io.Int.Input(
+            "blend",
+            default=0,
+            min=0,
+            max=1024,
+            tooltip="Latent frames over which the text goes from the old prompt to the new; 0 "
+            "changes it at once. "
+            "A recache waits for its end.",
+        ),
+        io.Int.Input(
+            "recache_frames",
+            default=12,
+            min=0,
+            max=1024,
+            tooltip="recache: latest latent frames that are run again. 12 in LongLive.",
+        ),
     ]
 
 
@@ -25,24 +43,51 @@ class PromptTimeline(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakePromptTimeline", display_name="Prompt Timeline", category=CATEGORY,
-            description="A prompt that changes in the course of an AR take: a line for each, with the latent frame, "
-                        "second or time at which it begins.",
-            search_aliases=["prompt schedule", "prompt travel", "change prompt", "multi-prompt", "LongLive recache"],
+            node_id="KeepsakePromptTimeline",
+            display_name="Prompt Timeline",
+            category=CATEGORY,
+            description="A prompt that changes in the course of an AR take: a line for each, with "
+            "the latent frame, "
+            "second or time at which it begins.",
+            search_aliases=[
+                "prompt schedule",
+                "prompt travel",
+                "change prompt",
+                "multi-prompt",
+                "LongLive recache",
+            ],
             inputs=[
                 io.Clip.Input("clip", tooltip="The model's text encoder."),
-                io.String.Input("text", multiline=True, default="0: a lighthouse at dawn\n48: a storm rolls in",
-                                tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds, "
-                                        "'1:30: ...' after a minute and a half. The first line begins at 0."),
-                io.Float.Input("fps", default=16.0, min=0.1, max=240.0, step=0.1,
-                               tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1."),
+                io.String.Input(
+                    "text",
+                    multiline=True,
+                    default="0: a lighthouse at dawn\n48: a storm rolls in",
+                    tooltip="'48: ...' begins at latent frame 48, '6s: ...' after six seconds, "
+                    "'1:30: ...' after a minute and a half. The first line begins at 0.",
+                ),
+                io.Float.Input(
+                    "fps",
+                    default=16.0,
+                    min=0.1,
+                    max=240.0,
+                    step=0.1,
+                    tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1.",
+                ),
                 *switch_inputs(),
             ],
-            outputs=[io.Conditioning.Output(display_name="conditioning")])
+            outputs=[io.Conditioning.Output(display_name="conditioning")],
+        )
 
     @classmethod
     def validate_inputs(cls, text=None, fps=None, mode=None, blend=None):
-        return accepts(cls, partial(parse_timeline, recache_frames=0), text=text, fps=fps, mode=mode, blend=blend)
+        return accepts(
+            cls,
+            partial(parse_timeline, recache_frames=0),
+            text=text,
+            fps=fps,
+            mode=mode,
+            blend=blend,
+        )
 
     @classmethod
     def execute(cls, clip, text, fps, mode, blend, recache_frames):
@@ -53,17 +98,35 @@ class PromptAtFrame(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakePromptAtFrame", display_name="Prompt At Frame", category=CATEGORY,
-            description="Goes over from one conditioning to another at a latent frame of an AR take. Chain them for more.",
-            search_aliases=["join prompts", "prompt switch", "prompt schedule", "change prompt", "new shot"],
+            node_id="KeepsakePromptAtFrame",
+            display_name="Prompt At Frame",
+            category=CATEGORY,
+            description="Goes over from one conditioning to another at a latent frame of an AR "
+            "take. Chain them for more.",
+            search_aliases=[
+                "join prompts",
+                "prompt switch",
+                "prompt schedule",
+                "change prompt",
+                "new shot",
+            ],
             inputs=[
-                io.Conditioning.Input("conditioning", tooltip="What is so far: a prompt, or one that changes already."),
+                io.Conditioning.Input(
+                    "conditioning", tooltip="What is so far: a prompt, or one that changes already."
+                ),
                 io.Conditioning.Input("next", tooltip="The prompt to go over to."),
-                io.Int.Input("start_frame", default=48, min=1, max=1048576,
-                             tooltip="Latent frame at which it begins; it takes effect with the next chunk. Given frames count."),
+                io.Int.Input(
+                    "start_frame",
+                    default=48,
+                    min=1,
+                    max=1048576,
+                    tooltip="Latent frame at which it begins; it takes effect with the next "
+                    "chunk. Given frames count.",
+                ),
                 *switch_inputs(),
             ],
-            outputs=[io.Conditioning.Output(display_name="conditioning")])
+            outputs=[io.Conditioning.Output(display_name="conditioning")],
+        )
 
     @classmethod
     def validate_inputs(cls, mode=None, blend=None):
@@ -71,4 +134,6 @@ class PromptAtFrame(io.ComfyNode):
 
     @classmethod
     def execute(cls, conditioning, next, start_frame, mode, blend, recache_frames):
-        return io.NodeOutput(add_prompt(conditioning, next, start_frame, mode, blend, recache_frames))
+        return io.NodeOutput(
+            add_prompt(conditioning, next, start_frame, mode, blend, recache_frames)
+        )

@@ -1,103 +1,262 @@
 """The AR video sampler, as a node that samples and as a SAMPLER for the host's own."""
+
 from comfy_api.latest import io
 
-from ..host.memory_wire import NOT_KEPT, kept, require_kept
-from ..host.sampling import ARVideoSampler
-from ..host.take import sample_take
-from .sockets import CATEGORY, ControlSocket, KVMemorySocket, KVPolicySocket, KVStatsSocket, StreamSocket
+from ..host.take.memory_wire import NOT_KEPT, kept, require_kept
+from ..host.take.sampling import ARVideoSampler
+from ..host.take.take import sample_take
+from .sockets import (
+    CATEGORY,
+    ControlSocket,
+    KVMemorySocket,
+    KVPolicySocket,
+    KVStatsSocket,
+    StreamSocket,
+)
 
 
 def policy_to_use():
-    return KVPolicySocket.Input("kv_policy", optional=True, tooltip="What to keep of the past. Open: the model's profile decides.")
+    return KVPolicySocket.Input(
+        "kv_policy",
+        optional=True,
+        tooltip="What to keep of the past. Open: the model's profile decides.",
+    )
 
 
 def prefix_input():
-    return io.Latent.Input("prefix", optional=True,
-                           tooltip="Given latents that the take begins with (a start image or an earlier clip). They count in its length.")
+    return io.Latent.Input(
+        "prefix",
+        optional=True,
+        tooltip="Given latents that the take begins with (a start image or an earlier clip). They "
+        "count in its length.",
+    )
 
 
 def control_input():
-    return ControlSocket.Input("control", optional=True, tooltip="Per-frame control, for models that follow one (Demo World Camera).")
+    return ControlSocket.Input(
+        "control",
+        optional=True,
+        tooltip="Per-frame control, for models that follow one (Demo World Camera).",
+    )
 
 
 def chunk_frames_input():
-    return io.Int.Input("chunk_frames", default=0, min=0, max=64, tooltip="Latent frames denoised together; 0 takes the model's profile.")
+    return io.Int.Input(
+        "chunk_frames",
+        default=0,
+        min=0,
+        max=64,
+        tooltip="Latent frames denoised together; 0 takes the model's profile.",
+    )
 
 
 def drop_given_input():
-    return io.Boolean.Input("drop_given", default=False, optional=True,
-                            tooltip="Put out the new latents alone. Decoded by themselves they begin with a single pixel frame and a new VAE "
-                                    "state, so the join shows: for one without a seam decode everything, then drop the first 1 + 4 (given latents "
-                                    "- 1) pictures.")
+    return io.Boolean.Input(
+        "drop_given",
+        default=False,
+        optional=True,
+        tooltip="Put out the new latents alone. Decoded by themselves they begin with a single "
+        "pixel frame and a new VAE "
+        "state, so the join shows: for one without a seam decode everything, then drop the first "
+        "1 + 4 (given latents "
+        "- 1) pictures.",
+    )
 
 
 def stop_after_input():
-    return io.Int.Input("stop_after", default=0, min=0, max=0x7fffffff, optional=True,
-                        tooltip="Stop with the chunk that reaches this latent frame of the take; 0 makes all of it.")
+    return io.Int.Input(
+        "stop_after",
+        default=0,
+        min=0,
+        max=0x7FFFFFFF,
+        optional=True,
+        tooltip="Stop with the chunk that reaches this latent frame of the take; 0 makes all of "
+        "it.",
+    )
 
 
 def memory_input():
-    return KVMemorySocket.Input("kv_memory", optional=True,
-                                tooltip="Carry on from here, with the same model, policy, seed, steps and size; the prompt may change.")
+    return KVMemorySocket.Input(
+        "kv_memory",
+        optional=True,
+        tooltip="Carry on from here, with the same model, policy, seed, steps and size; the "
+        "prompt may change.",
+    )
 
 
 class ARVideoSamplerNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARVideoSampler", display_name="AR Video Sampler", category=CATEGORY, has_intermediate_output=True,
-            description="Makes a take chunk by chunk; each chunk attends to what the KV policy kept of the ones before.",
-            search_aliases=["autoregressive sampler", "Self-Forcing sampler", "long video", "KV cache", "chunk sampler"],
+            node_id="KeepsakeARVideoSampler",
+            display_name="AR Video Sampler",
+            category=CATEGORY,
+            has_intermediate_output=True,
+            description="Makes a take chunk by chunk; each chunk attends to what the KV policy "
+            "kept of the ones before.",
+            search_aliases=[
+                "autoregressive sampler",
+                "Self-Forcing sampler",
+                "long video",
+                "KV cache",
+                "chunk sampler",
+            ],
             inputs=[
                 io.Model.Input("model"),
                 io.Conditioning.Input("positive"),
-                io.Latent.Input("latent", tooltip="A video latent; its length is the take's. Empty for a take from noise."),
-                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff, control_after_generate=True),
-                io.Int.Input("steps", default=0, min=0, max=100, tooltip="Denoising steps of a chunk; 0 takes the model's profile."),
-                io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1,
-                               tooltip="Guidance. AR models are distilled for 1; above 1 the negative prompt runs with a cache of its own."),
+                io.Latent.Input(
+                    "latent",
+                    tooltip="A video latent; its length is the take's. Empty for a take from "
+                    "noise.",
+                ),
+                io.Int.Input(
+                    "seed", default=0, min=0, max=0xFFFFFFFFFFFFFFFF, control_after_generate=True
+                ),
+                io.Int.Input(
+                    "steps",
+                    default=0,
+                    min=0,
+                    max=100,
+                    tooltip="Denoising steps of a chunk; 0 takes the model's profile.",
+                ),
+                io.Float.Input(
+                    "cfg",
+                    default=1.0,
+                    min=0.0,
+                    max=100.0,
+                    step=0.1,
+                    tooltip="Guidance. AR models are distilled for 1; above 1 the negative prompt "
+                    "runs with a cache of its own.",
+                ),
                 chunk_frames_input(),
                 io.Conditioning.Input("negative", optional=True),
                 policy_to_use(),
                 prefix_input(),
                 control_input(),
-                io.Sigmas.Input("sigmas", optional=True, tooltip="Noise levels of a chunk's steps; open: from steps and the model's shift."),
+                io.Sigmas.Input(
+                    "sigmas",
+                    optional=True,
+                    tooltip="Noise levels of a chunk's steps; open: from steps and the model's "
+                    "shift.",
+                ),
                 drop_given_input(),
                 stop_after_input(),
-                io.Boolean.Input("keep_memory", default=False, optional=True,
-                                 tooltip="Copy what the take needs to go on, for Save KV Memory or another sampler. It lies in main memory."),
+                io.Boolean.Input(
+                    "keep_memory",
+                    default=False,
+                    optional=True,
+                    tooltip="Copy what the take needs to go on, for Save KV Memory or another "
+                    "sampler. It lies in main memory.",
+                ),
                 memory_input(),
-                StreamSocket.Input("stream", optional=True, tooltip="Write the take into a video file while it is made (AR Video Stream To File)."),
+                StreamSocket.Input(
+                    "stream",
+                    optional=True,
+                    tooltip="Write the take into a video file while it is made (AR Video Stream "
+                    "To File).",
+                ),
             ],
-            outputs=[io.Latent.Output(display_name="latent"), KVStatsSocket.Output(display_name="kv_stats"),
-                     KVMemorySocket.Output(display_name="kv_memory")],
-            hidden=[io.Hidden.dynprompt])
+            outputs=[
+                io.Latent.Output(display_name="latent"),
+                KVStatsSocket.Output(display_name="kv_stats"),
+                KVMemorySocket.Output(display_name="kv_memory"),
+            ],
+            hidden=[io.Hidden.dynprompt],
+        )
 
     @classmethod
-    def execute(cls, model, positive, latent, seed, steps, cfg, chunk_frames, negative=None, kv_policy=None, prefix=None, control=None,
-                sigmas=None, drop_given=False, stop_after=0, keep_memory=False, kv_memory=None, stream=None):
+    def execute(
+        cls,
+        model,
+        positive,
+        latent,
+        seed,
+        steps,
+        cfg,
+        chunk_frames,
+        negative=None,
+        kv_policy=None,
+        prefix=None,
+        control=None,
+        sigmas=None,
+        drop_given=False,
+        stop_after=0,
+        keep_memory=False,
+        kv_memory=None,
+        stream=None,
+    ):
         require_kept(keep_memory, cls.hidden)
         memories = []
-        taken, stats = sample_take(model, positive, negative, cfg, latent, seed=seed, steps=steps, chunk_frames=chunk_frames, policy=kv_policy,
-                                   prefix=prefix, control=control, sigmas=sigmas, drop_given=drop_given, memory=kept(kv_memory),
-                                   stop_after=stop_after, on_memory=memories.append if keep_memory else None,
-                                   stream=stream)
+        taken, stats = sample_take(
+            model,
+            positive,
+            negative,
+            cfg,
+            latent,
+            seed=seed,
+            steps=steps,
+            chunk_frames=chunk_frames,
+            policy=kv_policy,
+            prefix=prefix,
+            control=control,
+            sigmas=sigmas,
+            drop_given=drop_given,
+            memory=kept(kv_memory),
+            stop_after=stop_after,
+            on_memory=memories.append if keep_memory else None,
+            stream=stream,
+        )
         told = [*stats.notes, *(memory.report() for memory in memories)]
-        return io.NodeOutput(taken, stats, memories[0] if memories else NOT_KEPT, ui={"text": told, "kv_stats": [stats.to_dict()]})
+        return io.NodeOutput(
+            taken,
+            stats,
+            memories[0] if memories else NOT_KEPT,
+            ui={"text": told, "kv_stats": [stats.to_dict()]},
+        )
 
 
 class ARVideoSamplerSelect(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeARVideoSamplerSelect", display_name="AR Video Sampler Select", category=CATEGORY,
-            description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with its noise, sigmas and guiders of one model. "
-                        "The model must come from AR Video Model Loader, AR Profile or Demo World.",
+            node_id="KeepsakeARVideoSamplerSelect",
+            display_name="AR Video Sampler Select",
+            category=CATEGORY,
+            description="The AR Video Sampler as a SAMPLER, for SamplerCustomAdvanced with its "
+            "noise, sigmas and guiders of one model. "
+            "The model must come from AR Video Model Loader, AR Profile or Demo World.",
             search_aliases=["SAMPLER", "SamplerCustomAdvanced", "KSamplerSelect", "SamplerARVideo"],
-            inputs=[chunk_frames_input(), policy_to_use(), prefix_input(), control_input(), drop_given_input(), stop_after_input(), memory_input()],
-            outputs=[io.Sampler.Output(display_name="sampler")])
+            inputs=[
+                chunk_frames_input(),
+                policy_to_use(),
+                prefix_input(),
+                control_input(),
+                drop_given_input(),
+                stop_after_input(),
+                memory_input(),
+            ],
+            outputs=[io.Sampler.Output(display_name="sampler")],
+        )
 
     @classmethod
-    def execute(cls, chunk_frames, kv_policy=None, prefix=None, control=None, drop_given=False, stop_after=0, kv_memory=None):
-        return io.NodeOutput(ARVideoSampler(kv_policy, chunk_frames, prefix and prefix["samples"], control, drop_given=drop_given,
-                                            memory=kept(kv_memory), stop_after=stop_after))
+    def execute(
+        cls,
+        chunk_frames,
+        kv_policy=None,
+        prefix=None,
+        control=None,
+        drop_given=False,
+        stop_after=0,
+        kv_memory=None,
+    ):
+        return io.NodeOutput(
+            ARVideoSampler(
+                kv_policy,
+                chunk_frames,
+                prefix and prefix["samples"],
+                control,
+                drop_given=drop_given,
+                memory=kept(kv_memory),
+                stop_after=stop_after,
+            )
+        )

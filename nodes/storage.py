@@ -1,8 +1,9 @@
 """How the kept bytes are held."""
+
 from comfy_api.latest import io
 
 from ..kv_policies import KVStorage
-from ..kv_policies.storage import DEVICES, DTYPES
+from ..kv_policies.storage.storage import DEVICES, DTYPES
 from .constants import accepts
 from .sockets import CATEGORY, KVPolicySocket, fill, policy_input
 
@@ -11,21 +12,56 @@ class KVStorageNode(io.ComfyNode):
     @classmethod
     def define_schema(cls):
         return io.Schema(
-            node_id="KeepsakeKVStorage", display_name="KV Storage", category=CATEGORY,
-            description="Holds what the policy keeps in fewer bits, about half the memory in 8 bits and under a third in 4; or in main memory.",
-            search_aliases=["quantized KV cache", "fp8 cache", "int8", "int4", "KIVI", "less VRAM", "offload KV cache", "CPU RAM"],
-            inputs=[
-                io.Combo.Input("dtype", options=list(DTYPES), default="int8",
-                               tooltip="Of tokens that are no longer among the latest. int8 is the most exact of the small ones, "
-                                       "int4 the smallest; model: as it comes."),
-                io.Int.Input("full_chunks", default=2, min=1, max=1024, tooltip="Latest chunks that stay in the model's dtype."),
-                io.Int.Input("sink_frames", default=3, min=0, max=1024, tooltip="First latent frames that stay in the model's dtype."),
-                policy_input(),
-                io.Combo.Input("device", options=list(DEVICES), default="model", optional=True,
-                               tooltip="Where history lies. cpu: in main memory, with dtype model; "
-                                       "each layer's is brought to the device while the layer before it works."),
+            node_id="KeepsakeKVStorage",
+            display_name="KV Storage",
+            category=CATEGORY,
+            description="Holds what the policy keeps in fewer bits, about half the memory in 8 "
+            "bits and under a third in 4; or in main memory.",
+            search_aliases=[
+                "quantized KV cache",
+                "fp8 cache",
+                "int8",
+                "int4",
+                "KIVI",
+                "less VRAM",
+                "offload KV cache",
+                "CPU RAM",
             ],
-            outputs=[KVPolicySocket.Output(display_name="kv_policy")])
+            inputs=[
+                io.Combo.Input(
+                    "dtype",
+                    options=list(DTYPES),
+                    default="int8",
+                    tooltip="Of tokens that are no longer among the latest. int8 is the most "
+                    "exact of the small ones, "
+                    "int4 the smallest; model: as it comes.",
+                ),
+                io.Int.Input(
+                    "full_chunks",
+                    default=2,
+                    min=1,
+                    max=1024,
+                    tooltip="Latest chunks that stay in the model's dtype.",
+                ),
+                io.Int.Input(
+                    "sink_frames",
+                    default=3,
+                    min=0,
+                    max=1024,
+                    tooltip="First latent frames that stay in the model's dtype.",
+                ),
+                policy_input(),
+                io.Combo.Input(
+                    "device",
+                    options=list(DEVICES),
+                    default="model",
+                    optional=True,
+                    tooltip="Where history lies. cpu: in main memory, with dtype model; "
+                    "each layer's is brought to the device while the layer before it works.",
+                ),
+            ],
+            outputs=[KVPolicySocket.Output(display_name="kv_policy")],
+        )
 
     @classmethod
     def validate_inputs(cls, dtype=None, device=None):

@@ -1,29 +1,50 @@
 """A take as chunks, and which of them a run makes."""
+
 from collections.abc import Sequence
 
 from ..kv_policies import Chunk
 
 
-def plan_chunks(total_frames: int, chunk_frames: int, given_frames: int = 0, made: Sequence[Chunk] = ()) -> list[Chunk]:
-    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part may be short.
+def plan_chunks(
+    total_frames: int, chunk_frames: int, given_frames: int = 0, made: Sequence[Chunk] = ()
+) -> list[Chunk]:
+    """Cut a take into chunks: first the given frames, then the rest; the last chunk of either part
+    may be short.
 
     `made` are the chunks of an earlier run, which stay as they are.
     """
     if chunk_frames < 1:
-        raise ValueError(f"chunk_frames is {chunk_frames}. Use at least 1 latent frame, or 0 on a node for the model's profile.")
+        raise ValueError(
+            f"chunk_frames is {chunk_frames}. Use at least 1 latent frame, or 0 on a node for the "
+            "model's profile."
+        )
     chunks = list(made)
     done = chunks[-1].end_frame if chunks else 0
-    for first, last, given in ((done, given_frames, True), (max(done, given_frames), total_frames, False)):
+    for first, last, given in (
+        (done, given_frames, True),
+        (max(done, given_frames), total_frames, False),
+    ):
         for start in range(first, last, chunk_frames):
             chunks.append(Chunk(len(chunks), start, min(chunk_frames, last - start), given))
     return chunks
 
 
 def plan_piece(chunks: Sequence[Chunk], made: int, stop_after: int) -> range:
-    """Numbers of the chunks that a run makes: from the first that is not made to the one that reaches `stop_after` latent frames; 0: to the end."""
-    return range(made, next((chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)))
+    """Numbers of the chunks that a run makes: from the first that is not made to the one that
+    reaches `stop_after` latent frames; 0: to the end.
+    """
+    return range(
+        made,
+        next(
+            (chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)
+        ),
+    )
 
 
 def in_pieces(piece: range, chunks: int) -> list[range]:
     """The numbers of chunks in pieces of so many; 0: in one."""
-    return [piece[first:first + chunks] for first in range(0, len(piece), chunks)] if chunks else [piece]
+    return (
+        [piece[first : first + chunks] for first in range(0, len(piece), chunks)]
+        if chunks
+        else [piece]
+    )

@@ -1,4 +1,5 @@
 """How a take is made: chunk after chunk, as its schedule says, and nothing of it stays behind."""
+
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import NamedTuple
@@ -13,11 +14,15 @@ from .trace import Trace
 
 class FinishedChunk(NamedTuple):
     chunk: Chunk
-    latents: Tensor                  # [1, C, F, 2h, 2w], normalised
+    latents: Tensor  # [1, C, F, 2h, 2w], normalised
 
 
-def run(rollout: Rollout, session: Session, trace: Trace, on_pause: Callable[[], None] = lambda: None) -> Iterator[FinishedChunk]:
-    """Yield each chunk when it is finished; after each of the rollout's pieces `on_pause` may save. Whatever ends the run, no tensor of it stays."""
+def run(
+    rollout: Rollout, session: Session, trace: Trace, on_pause: Callable[[], None] = lambda: None
+) -> Iterator[FinishedChunk]:
+    """Yield each chunk when it is finished; after each of the rollout's pieces `on_pause` may save.
+    Whatever ends the run, no tensor of it stays.
+    """
     try:
         for piece in rollout.pieces:
             rollout.piece = piece

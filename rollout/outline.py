@@ -1,4 +1,5 @@
 """Another storage's pages without their content: they have a size, and nothing in them."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

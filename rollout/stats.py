@@ -1,31 +1,13 @@
 """What a take's memory held and cost: one row per chunk while it runs, one frozen value afterwards."""
+
 import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
 
 from ..kv_policies import Geometry
+from .chunk_row import ChunkRow
 from .memory_map import MemoryMap
 from .timeline import pixel_frames
-
-
-@dataclass(frozen=True)
-class ChunkRow:
-    """One finished chunk. Tokens are summed over layers, heads and streams; bytes over streams."""
-
-    item: int                        # which of the batch
-    index: int
-    start_frame: int
-    frames: int
-    given: bool
-    kept_tokens: int                 # history that the chunk could read
-    full_tokens: int                 # history that FullKV would hold
-    bank_tokens: tuple[int, ...]     # history rows of each bank, first stream; `KVStats.bank_names` names them
-    bank_bytes: tuple[int, ...]      # their keys and values
-    allocated_bytes: int             # the buffers that hold them
-    seconds: float                   # of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for
-    seconds_by_phase: dict[str, float]      # denoise, probe, clean, recache, policy
-    host_bytes: int = 0              # of the buffers, those in main memory by choice (KV Storage), whatever the device
-    reads: tuple[float, ...] = ()    # of each earlier latent frame, see `SelectionRun.reads`; empty: all that is kept, or a given chunk
 
 
 @dataclass(frozen=True)
@@ -39,20 +21,31 @@ class KVStats:
     temporal_compression: int
     streams: int
     chunks: tuple[ChunkRow, ...]
-    seconds: float                   # wall time of the sampling
-    peak_cache_bytes: int            # most bytes allocated for keys and values at one time
-    notes: tuple[str, ...] = ()      # what a user should know about this run
-    scores: dict | None = None       # histogram of the policy's scores: score, threshold, edges and counts, and how many were to stay; of all items
-    latent_size: tuple[int, int] = (0, 0)    # height and width
+    seconds: float  # wall time of the sampling
+    peak_cache_bytes: int  # most bytes allocated for keys and values at one time
+    notes: tuple[str, ...] = ()  # what a user should know about this run
+    scores: dict | None = (
+        # histogram of the policy's scores: score, threshold, edges and counts, and how many were to
+        # stay; of all items
+        None
+    )
+    latent_size: tuple[int, int] = (0, 0)  # height and width
     memory_maps: tuple[MemoryMap, ...] = ()  # by item
     bank_names: tuple[str, ...] = ()
-    measured_peaks: dict[str, int] = field(default_factory=dict)     # bytes in use by where, seen while the take ran: weights and all else included
-    given_frames: int = 0            # latent frames of one batch item that were given
-    planned_bytes: tuple[int, int] | None = None     # what `peak_cache_bytes` was to be by the estimate before the run: at least, and at most
+    measured_peaks: dict[str, int] = field(
+        default_factory=dict
+    )  # bytes in use by where, seen while the take ran: weights and all else included
+    given_frames: int = 0  # latent frames of one batch item that were given
+    planned_bytes: tuple[int, int] | None = (
+        # what `peak_cache_bytes` was to be by the estimate before the run: at least, and at most
+        None
+    )
 
     @property
     def peak_host_bytes(self) -> int:
-        """Of `peak_cache_bytes`, those in main memory by choice; buffers grow and do not shrink, so both have their peak together."""
+        """Of `peak_cache_bytes`, those in main memory by choice; buffers grow and do not shrink, so
+        both have their peak together.
+        """
         return max(row.host_bytes for row in self.chunks)
 
     @property
@@ -70,7 +63,9 @@ class KVStats:
 
     @property
     def prune_ratio(self) -> float:
-        """1 - kept / all history tokens, over the chunks that this run generated, layers and heads (DeCoPrune, arXiv 2609.39096)."""
+        """1 - kept / all history tokens, over the chunks that this run generated, layers and heads
+        (DeCoPrune, arXiv 2609.39096).
+        """
         rows = [row for row in self.chunks if not row.given]
         full = sum(row.full_tokens for row in rows)
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
@@ -80,14 +75,27 @@ class KVStats:
         return [row for row in self.chunks if row.item == item]
 
     def to_dict(self) -> dict:
-        ends = [(map_of_item, self.rows_of(item)[-1]) for item, map_of_item in enumerate(self.memory_maps)]
-        kept = [[round(share, 4) for share in map_of_item.at(last).flatten(1).mean(1).tolist()] for map_of_item, last in ends]
+        ends = [
+            (map_of_item, self.rows_of(item)[-1])
+            for item, map_of_item in enumerate(self.memory_maps)
+        ]
+        kept = [
+            [round(share, 4) for share in map_of_item.at(last).flatten(1).mean(1).tolist()]
+            for map_of_item, last in ends
+        ]
         told = asdict(replace(self, memory_maps=()))
         del told["memory_maps"]
-        return {**told, "frames": self.frames, "pixel_frames": self.pixel_frames,
-                "given_pixel_frames": self.given_pixel_frames, "prune_ratio": self.prune_ratio, "peak_host_bytes": self.peak_host_bytes,
-                "kept_by_frame": kept, "dropped_by_frame": [map_of_item.dropped(last) for map_of_item, last in ends],
-                "head_group_shares": self.memory_maps[0].shares if ends else ()}
+        return {
+            **told,
+            "frames": self.frames,
+            "pixel_frames": self.pixel_frames,
+            "given_pixel_frames": self.given_pixel_frames,
+            "prune_ratio": self.prune_ratio,
+            "peak_host_bytes": self.peak_host_bytes,
+            "kept_by_frame": kept,
+            "dropped_by_frame": [map_of_item.dropped(last) for map_of_item, last in ends],
+            "head_group_shares": self.memory_maps[0].shares if ends else (),
+        }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=1)
@@ -101,19 +109,32 @@ class KVStats:
         slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
         last = self.chunks[-1]
         lines = [
-            f"{counted(last.item + 1, 'take')} of {counted(self.frames, 'latent frame')} ({counted(self.pixel_frames, 'pixel frame')}), "
-            + (f"{self.given_frames} ({self.given_pixel_frames}) of them given; " if self.given_frames else "all new; ")
-            + f"{counted(last.index + 1, 'chunk')}, {counted(self.steps, 'step')} for each new one; "
-            + f"{counted(self.streams, 'prompt stream')} with a cache each",
+            f"{counted(last.item + 1, 'take')} of {counted(self.frames, 'latent frame')} "
+            f"({counted(self.pixel_frames, 'pixel frame')}), "
+            + (
+                f"{self.given_frames} ({self.given_pixel_frames}) of them given; "
+                if self.given_frames
+                else "all new; "
+            )
+            + f"{counted(last.index + 1, 'chunk')}, {counted(self.steps, 'step')} for each new "
+            "one; " + f"{counted(self.streams, 'prompt stream')} with a cache each",
             f"policy - {slots}",
             f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}){self._planned()}"
-            + (f", {_mib(self.peak_host_bytes)} of it in main memory" if self.peak_host_bytes else "")
+            + (
+                f", {_mib(self.peak_host_bytes)} of it in main memory"
+                if self.peak_host_bytes
+                else ""
+            )
             + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
-            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept" + self._carried_on(),
-            f"time - {self.seconds:.1f} s; work: " + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
+            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept"
+            + self._carried_on(),
+            f"time - {self.seconds:.1f} s; work: "
+            + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
         ]
         if self.measured_peaks:
-            peaks = ", ".join(f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items())
+            peaks = ", ".join(
+                f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items()
+            )
             lines.append(f"measured peaks, weights included - {peaks}")
         if self.scores:
             lines.append(f"scores - {_shares_above(self.scores)}")
@@ -127,7 +148,11 @@ class KVStats:
 
     def _carried_on(self) -> str:
         first = self.chunks[0].start_frame
-        return f", counted from latent frame {first} on: the chunks before were made in an earlier run" if first else ""
+        return (
+            f", counted from latent frame {first} on: the chunks before were made in an earlier run"
+            if first
+            else ""
+        )
 
 
 def _sentence(part: dict) -> str:
@@ -140,7 +165,10 @@ def _shares_above(scores: dict) -> str:
     counts, total = scores["counts"], sum(scores["counts"])
     if not total:
         return f"{scores['score']}: no chunk was scored"
-    told = ", ".join(f"{sum(counts[scores['edges'].index(edge) + 1:]) / total:.1%} above {edge:g}" for edge in (.001, .01, .1, 1))
+    told = ", ".join(
+        f"{sum(counts[scores['edges'].index(edge) + 1 :]) / total:.1%} above {edge:g}"
+        for edge in (0.001, 0.01, 0.1, 1)
+    )
     threshold = f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else ""
     return f"{scores['score']} of {total} tokens: {scores['kept'] / total:.1%} of them to stay, {told}{threshold}"
 
@@ -151,4 +179,4 @@ def counted(number: int, noun: str) -> str:
 
 
 def _mib(size: int) -> str:
-    return f"{size / 2 ** 20:,.1f} MiB"
+    return f"{size / 2**20:,.1f} MiB"

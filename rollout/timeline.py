@@ -1,4 +1,7 @@
-"""Prompts in time: from which latent frame on each holds, how it comes in, and what that makes of a take's chunks."""
+"""Prompts in time: from which latent frame on each holds, how it comes in, and what that makes of a
+take's chunks.
+"""
+
 from __future__ import annotations
 
 import math
@@ -8,13 +11,17 @@ from typing import NamedTuple
 
 from ..kv_policies import SWITCHES, Chunk, Switch
 
-CLOCK = r"(?:\d+:[0-5]\d|\d+):[0-5]\d(?:\.\d+)?"           # m:ss, h:mm:ss
+CLOCK = r"(?:\d+:[0-5]\d|\d+):[0-5]\d(?:\.\d+)?"  # m:ss, h:mm:ss
 LINE = re.compile(rf"\s*(?:({CLOCK})(?=\s*:(?!\d))|(\d+(?:\.\d+)?)\s*(s?))\s*:(.*)")
-UNCLEAR = re.compile(r"\d\d(?=\s|$)|\d+\s*:")            # right behind a start's colon: a time without its own, or a prompt?
+UNCLEAR = re.compile(
+    r"\d\d(?=\s|$)|\d+\s*:"
+)  # right behind a start's colon: a time without its own, or a prompt?
 
 
 def pixel_frames(latent_frames: int, compression: int) -> int:
-    """Pixel frames of a causal video VAE's latent frames: one of the first, `compression` of each further one."""
+    """Pixel frames of a causal video VAE's latent frames: one of the first, `compression` of each
+    further one.
+    """
     return 1 + compression * (latent_frames - 1) if latent_frames else 0
 
 
@@ -25,34 +32,51 @@ def latent_frame_of(pixel_frame: int, compression: int) -> int:
 
 @dataclass(frozen=True)
 class PromptStart:
-    """Where a prompt begins and how it comes in; `start` counts latent frames of the take, or pixel frames."""
+    """Where a prompt begins and how it comes in; `start` counts latent frames of the take, or pixel
+    frames.
+    """
 
     start: int
     mode: str = "swap"
-    blend: int = 0                   # latent frames over which the text goes from the prompt before to this one
+    blend: int = 0  # latent frames over which the text goes from the prompt before to this one
     recache_frames: int = 12
     in_pixels: bool = False
-    written: str = field(default="", compare=False)      # the start in the user's own words, where these are not latent frames
+    written: str = field(
+        default="", compare=False
+    )  # the start in the user's own words, where these are not latent frames
 
     def __post_init__(self):
         if self.mode not in SWITCHES:
             raise ValueError(f"mode is '{self.mode}'. Use one of: {', '.join(SWITCHES)}.")
-        for name, frames in (("start_frame", self.start), ("blend", self.blend), ("recache_frames", self.recache_frames)):
+        for name, frames in (
+            ("start_frame", self.start),
+            ("blend", self.blend),
+            ("recache_frames", self.recache_frames),
+        ):
             if frames < 0:
                 raise ValueError(f"{name} is {frames} latent frames. Use 0 or more.")
         if self.mode == "cut" and self.blend:
-            raise ValueError(f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins at once. Set blend to 0, or use swap "
-                             "or recache.")
+            raise ValueError(
+                f"A cut with a blend of {self.blend} latent frames is neither: a new shot begins "
+                "at once. Set blend to 0, or use swap "
+                "or recache."
+            )
 
     def frame(self, compression: int) -> int:
         return latent_frame_of(self.start, compression) if self.in_pixels else self.start
 
     def told(self, compression: int) -> str:
-        return f"latent frame {self.frame(compression)}{f' ({self.written})' if self.written else ''}"
+        return (
+            f"latent frame {self.frame(compression)}{f' ({self.written})' if self.written else ''}"
+        )
 
 
-def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames: int) -> list[tuple[PromptStart, str]]:
-    """Lines such as `48: a storm` (latent frames), `6s: a storm` or `1:30: a storm` (seconds; minutes and seconds), the first at 0."""
+def parse_timeline(
+    text: str, fps: float, mode: str, blend: int, recache_frames: int
+) -> list[tuple[PromptStart, str]]:
+    """Lines such as `48: a storm` (latent frames), `6s: a storm` or `1:30: a storm` (seconds;
+    minutes and seconds), the first at 0.
+    """
     if not 0 < fps < math.inf:
         raise ValueError(f"fps is {fps}. Use the pictures a second of the video, 16 for Wan 2.1.")
     found: list[tuple[PromptStart, str]] = []
@@ -60,28 +84,61 @@ def parse_timeline(text: str, fps: float, mode: str, blend: int, recache_frames:
         if not line.strip():
             continue
         start, prompt = _parse_line(line, f"Line {number} of the timeline", fps)
-        if any(start.start == other.start and (start.in_pixels == other.in_pixels or start.start == 0) for other, _ in found):
-            raise ValueError(f"Line {number} of the timeline begins where an earlier line does. Give each prompt a start of its own.")
-        found.append((replace(start, mode=mode if found else "swap", blend=blend if found else 0, recache_frames=recache_frames), prompt))
+        if any(
+            start.start == other.start and (start.in_pixels == other.in_pixels or start.start == 0)
+            for other, _ in found
+        ):
+            raise ValueError(
+                f"Line {number} of the timeline begins where an earlier line does. Give each "
+                "prompt a start of its own."
+            )
+        found.append(
+            (
+                replace(
+                    start,
+                    mode=mode if found else "swap",
+                    blend=blend if found else 0,
+                    recache_frames=recache_frames,
+                ),
+                prompt,
+            )
+        )
     if not found or found[0][0].start:
-        raise ValueError("The timeline has no prompt for the beginning. Begin its first line with '0:'.")
+        raise ValueError(
+            "The timeline has no prompt for the beginning. Begin its first line with '0:'."
+        )
     return found
 
 
 def _parse_line(line: str, where: str, fps: float) -> tuple[PromptStart, str]:
     match = LINE.fullmatch(line)
     if match is None or (match[2] and "." in match[2] and not match[3]):
-        raise ValueError(f"{where} is '{line.strip()[:60]}'. Begin each line with its start, in latent frames, seconds or minutes and seconds, and a "
-                         "colon: '48: a storm rolls in', '6s: a storm rolls in' or '1:30: a storm rolls in'.")
+        raise ValueError(
+            f"{where} is '{line.strip()[:60]}'. Begin each line with its start, in latent frames, "
+            "seconds or minutes and seconds, and a "
+            "colon: '48: a storm rolls in', '6s: a storm rolls in' or '1:30: a storm rolls in'."
+        )
     clock, number, unit, prompt = match.groups()
     if not clock and UNCLEAR.match(prompt):
-        raise ValueError(f"{where} is '{line.strip()[:60]}', which is neither a time nor a latent frame and a prompt. Write times as 0:05, 1:30 or "
-                         "1:02:30, each with one more colon behind it; leave a space before a prompt that begins with a number.")
+        raise ValueError(
+            f"{where} is '{line.strip()[:60]}', which is neither a time nor a latent frame and a "
+            "prompt. Write times as 0:05, 1:30 or "
+            "1:02:30, each with one more colon behind it; leave a space before a prompt that "
+            "begins with a number."
+        )
     if not prompt.strip():
-        raise ValueError(f"{where}, '{line.strip()}', has no prompt behind its start. Write one there, or remove the line.")
+        raise ValueError(
+            f"{where}, '{line.strip()}', has no prompt behind its start. Write one there, or "
+            "remove the line."
+        )
     if clock or unit:
-        seconds = sum(float(part) * 60 ** place for place, part in enumerate(reversed((clock or number).split(":"))))
-        return PromptStart(round(seconds * fps), in_pixels=True, written=clock or f"{number}s"), prompt.strip()
+        seconds = sum(
+            float(part) * 60**place
+            for place, part in enumerate(reversed((clock or number).split(":")))
+        )
+        return PromptStart(
+            round(seconds * fps), in_pixels=True, written=clock or f"{number}s"
+        ), prompt.strip()
     return PromptStart(int(number)), prompt.strip()
 
 
@@ -92,35 +149,59 @@ class Mix(NamedTuple):
     weight: float = 1.0
 
 
-def plan_prompts(chunks: list[Chunk], streams: list[list[PromptStart]], compression: int,
-                 made: int = 0, names: list[str] | None = None) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
-    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number, and notes; none on the first `made` chunks.
+def plan_prompts(
+    chunks: list[Chunk],
+    streams: list[list[PromptStart]],
+    compression: int,
+    made: int = 0,
+    names: list[str] | None = None,
+) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
+    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number,
+    and notes; none on the first `made` chunks.
 
-    `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these. A prompt takes effect with the first chunk that
-    begins at or after its start.
+    `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these. A
+    prompt takes effect with the first chunk that begins at or after its start.
     """
     names = names or ["prompt"] * len(streams)
-    effects = [[_first_chunk_at(chunks, start.frame(compression)) if i else 0 for i, start in enumerate(starts)] for starts in streams]
+    effects = [
+        [
+            _first_chunk_at(chunks, start.frame(compression)) if i else 0
+            for i, start in enumerate(starts)
+        ]
+        for starts in streams
+    ]
     marked, heard, notes, shot = [], [], [], 0
     for chunk in chunks:
         now = tuple(_mix(chunk, chunks, starts, effect) for starts, effect in zip(streams, effects))
         before = heard[-1] if heard else now
-        switches = [_switch(starts, *pair) for starts, *pair in zip(streams, before, now) if pair[0] != pair[1]]
-        switch = max(switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None)
+        switches = [
+            _switch(starts, *pair)
+            for starts, *pair in zip(streams, before, now)
+            if pair[0] != pair[1]
+        ]
+        switch = max(
+            switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None
+        )
         if not heard or switch:
             heard.append(now)
         if switch and switch.mode == "cut":
             shot = chunk.start_frame
         if chunk.index >= made:
-            notes += [_note_of_change(chunk, name, starts[mix.number]) for name, starts, mix, old in zip(names, streams, now, before)
-                      if mix.number != old.number]
+            notes += [
+                _note_of_change(chunk, name, starts[mix.number])
+                for name, starts, mix, old in zip(names, streams, now, before)
+                if mix.number != old.number
+            ]
         marked.append(replace(chunk, prompt=len(heard) - 1, switch=switch, shot=shot))
     if any(mix.weight < 1 for mix in now):
         notes.append("The last blend was not complete when the take ended.")
     for name, starts, effect in zip(names, streams, effects):
-        notes += [f"The {name} of {start.told(compression)} never came in: no chunk begins between it and the next prompt or the end."
-                  for start, at, after in zip(starts, effect, [*effect[1:], None])
-                  if (at is None or at == after) and start.frame(compression) >= chunks[made].start_frame]
+        notes += [
+            f"The {name} of {start.told(compression)} never came in: no chunk begins between it "
+            "and the next prompt or the end."
+            for start, at, after in zip(starts, effect, [*effect[1:], None])
+            if (at is None or at == after) and start.frame(compression) >= chunks[made].start_frame
+        ]
     return marked, heard, tuple(dict.fromkeys(notes))
 
 
@@ -138,18 +219,27 @@ def _first_chunk_at(chunks: list[Chunk], frame: int) -> int | None:
     return next((chunk.index for chunk in chunks if chunk.start_frame >= frame), None)
 
 
-def _mix(chunk: Chunk, chunks: list[Chunk], starts: list[PromptStart], effect: list[int | None]) -> Mix:
+def _mix(
+    chunk: Chunk, chunks: list[Chunk], starts: list[PromptStart], effect: list[int | None]
+) -> Mix:
     number = max(i for i, at in enumerate(effect) if at is not None and at <= chunk.index)
     if not starts[number].blend or not number:
         return Mix(number)
-    return Mix(number, min(1.0, (chunk.end_frame - chunks[effect[number]].start_frame) / starts[number].blend))
+    return Mix(
+        number,
+        min(1.0, (chunk.end_frame - chunks[effect[number]].start_frame) / starts[number].blend),
+    )
 
 
 def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
     start = starts[now.number]
     if now.number != before.number and before.weight < 1:
-        raise ValueError(f"The blend over {starts[before.number].blend} latent frames is not done when the next prompt begins, at "
-                         f"{start.written or f'latent frame {start.start}'}. Shorten the blend, or let the next prompt begin later.")
-    if start.mode == "recache" and now.weight < 1:       # once, when the blend is complete
+        raise ValueError(
+            f"The blend over {starts[before.number].blend} latent frames is not done when the "
+            "next prompt begins, at "
+            f"{start.written or f'latent frame {start.start}'}. Shorten the blend, or let the "
+            "next prompt begin later."
+        )
+    if start.mode == "recache" and now.weight < 1:  # once, when the blend is complete
         return Switch("swap")
     return Switch(start.mode, start.recache_frames if start.mode == "recache" else 0)

@@ -1,4 +1,7 @@
-"""A tree of tensors and plain values in one safetensors file: written whole or not at all, and never trusted."""
+"""A tree of tensors and plain values in one safetensors file: written whole or not at all, and
+never trusted.
+"""
+
 from __future__ import annotations
 
 import json
@@ -16,7 +19,7 @@ from ..kv_policies import KVMemoryError, State
 from ..kv_policies.state import damaged
 
 FORMAT, VERSION = "keepsake_kv_memory", 1
-REFERENCE = "@"                      # key of what stands in the header in a tensor's place: its name in the file
+REFERENCE = "@"  # key of what stands in the header in a tensor's place: its name in the file
 
 
 def pack(value, path: str, tensors: dict[str, Tensor]):
@@ -55,7 +58,8 @@ def partial_of(path: Path) -> Path:
 
 
 def save_tree(tree: State, path: Path):
-    """Write the file, so that under `path` there is at any time what was there before or all of the new one.
+    """Write the file, so that under `path` there is at any time what was there before or all of the
+    new one.
 
     ValueError, before anything is written, where the disk has no room.
     """
@@ -66,9 +70,21 @@ def save_tree(tree: State, path: Path):
     try:
         free = shutil.disk_usage(path.parent).free
         if needed > free:
-            raise ValueError(f"The KV memory takes {needed / 2 ** 20:,.1f} MiB, and the disk of {path.parent} has {free / 2 ** 20:,.1f} MiB left. "
-                             "Make room, or use a policy that keeps less.")
-        save_file(tensors, partial, {"format": FORMAT, "version": str(VERSION), "parts": header, "crc32": checksum(header, tensors)})
+            raise ValueError(
+                f"The KV memory takes {needed / 2**20:,.1f} MiB, and the disk of {path.parent} "
+                f"has {free / 2**20:,.1f} MiB left. "
+                "Make room, or use a policy that keeps less."
+            )
+        save_file(
+            tensors,
+            partial,
+            {
+                "format": FORMAT,
+                "version": str(VERSION),
+                "parts": header,
+                "crc32": checksum(header, tensors),
+            },
+        )
         _sync(partial)
         os.replace(partial, path)
         _sync(path.parent)
@@ -80,7 +96,7 @@ def save_tree(tree: State, path: Path):
 
 def _sync(path: Path):
     """Have a file, or what a folder lists, on the disk."""
-    if path.is_dir() and os.name == "nt":        # Windows opens no folders
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -90,18 +106,31 @@ def _sync(path: Path):
 
 
 def load_tree(path: Path) -> State:
-    """Read such a file. KVMemoryError, in a sentence, for every file that is none; never more memory than the file's size."""
+    """Read such a file. KVMemoryError, in a sentence, for every file that is none; never more
+    memory than the file's size.
+    """
     try:
         with safe_open(path, "pt", device="cpu") as file:
             told = file.metadata() or {}
             if told.get("format") != FORMAT:
-                raise KVMemoryError(f"{path.name} is a safetensors file, but no KV memory. Choose a file that Save KV Memory wrote.")
+                raise KVMemoryError(
+                    f"{path.name} is a safetensors file, but no KV memory. Choose a file that "
+                    "Save KV Memory wrote."
+                )
             if told.get("version") != str(VERSION):
-                raise KVMemoryError(f"{path.name} has the format version {told.get('version')!r:.20}, and this Keepsake reads {VERSION}. "
-                                    "Use the Keepsake that wrote it, or a newer one.")
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}      # copies: the file may change later
+                raise KVMemoryError(
+                    f"{path.name} has the format version {told.get('version')!r:.20}, and this "
+                    f"Keepsake reads {VERSION}. "
+                    "Use the Keepsake that wrote it, or a newer one."
+                )
+            tensors = {
+                name: file.get_tensor(name).clone() for name in file.keys()
+            }  # copies: the file may change later
     except (OSError, SafetensorError) as error:
-        raise KVMemoryError(f"{path.name} cannot be read as a KV memory: {error}. Choose a file that Save KV Memory wrote, whole.") from None
+        raise KVMemoryError(
+            f"{path.name} cannot be read as a KV memory: {error}. Choose a file that Save KV "
+            "Memory wrote, whole."
+        ) from None
     header = told.get("parts", "")
     if told.get("crc32") != checksum(header, tensors):
         raise damaged(f"the contents of {path.name} are not those that were written")

@@ -1,11 +1,12 @@
 """The pack under the fixed name `keepsake`, beside a ComfyUI when COMFYUI_PATH names one."""
+
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "dev"))
-from pack import load_pack, use_host  # noqa: E402
+from support.pack import load_pack, use_host
 
 HOST = use_host("--cpu")
 load_pack()

@@ -1,9 +1,12 @@
-"""A fake video transformer of two attention layers, so that the loop and the policies run without a host."""
+"""A fake video transformer of two attention layers, so that the loop and the policies run without a
+host.
+"""
+
 from threading import Thread
 
 import torch
 from keepsake.kv_policies import Geometry, Take
-from keepsake.kv_policies.rope import turn, turn_in_time
+from keepsake.kv_policies.cache.rope import turn, turn_in_time
 from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
 from keepsake.rollout.loop import run
 from keepsake.rollout.rollout import Model, Rollout
@@ -16,12 +19,24 @@ GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4
 
 
 def geometry(chunk_frames=2, **changes) -> Geometry:
-    return Geometry(**{**dict(layers=LAYERS, heads=HEADS, head_dim=DIM, grid=GRID, chunk_frames=chunk_frames, temporal_channels=4), **changes})
+    return Geometry(
+        **{
+            **dict(
+                layers=LAYERS,
+                heads=HEADS,
+                head_dim=DIM,
+                grid=GRID,
+                chunk_frames=chunk_frames,
+                temporal_channels=4,
+            ),
+            **changes,
+        }
+    )
 
 
 def attention(q, k, v):
     """Plain softmax attention, `[B, N, H, D]` over `[B, S, H, D]` -> `[B, N, H * D]`."""
-    weight = torch.einsum("bnhd,bshd->bhns", q, k).mul(q.shape[-1] ** -.5).softmax(-1)
+    weight = torch.einsum("bnhd,bshd->bhns", q, k).mul(q.shape[-1] ** -0.5).softmax(-1)
     return torch.einsum("bhns,bshd->bnhd", weight, v).flatten(2)
 
 
@@ -33,81 +48,174 @@ def rotate_in_time(x, position, channels, theta=10000.0):
 class FakeTransformer:
     """x [1, C, F, 2h, 2w] -> x0 of the same shape.
 
-    `calls` records (frames of the chunk, sigma) of every forward, `reads` its first frame, its prompt and the history frames that it could
-    read; `on_forward(session, forward, x, sigma)` is called after each, before it is committed. Prompts differ by `words`.
+    `calls` records (frames of the chunk, sigma) of every forward, `reads` its first frame, its
+    prompt and the history frames that it could read; `on_forward(session, forward, x, sigma)` is
+    called after each, before it is committed. Prompts differ by `words`.
     """
 
-    def __init__(self, session, streams=("positive",), seed=0, words=.3, on_forward=lambda *a: None):
-        self.session, self.streams, self.words, self.on_forward, self.calls, self.reads = session, streams, words, on_forward, [], []
+    def __init__(
+        self, session, streams=("positive",), seed=0, words=0.3, on_forward=lambda *a: None
+    ):
+        self.session, self.streams, self.words, self.on_forward, self.calls, self.reads = (
+            session,
+            streams,
+            words,
+            on_forward,
+            [],
+            [],
+        )
         random = torch.Generator().manual_seed(seed)
         width = HEADS * DIM
-        self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * .3
-        self.outward = torch.randn(width, CHANNELS * 4, generator=random, dtype=torch.float64) * .3
-        self.layers = [torch.randn(3, width, width, generator=random, dtype=torch.float64) * .3 for _ in range(LAYERS)]
+        self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * 0.3
+        self.outward = torch.randn(width, CHANNELS * 4, generator=random, dtype=torch.float64) * 0.3
+        self.layers = [
+            torch.randn(3, width, width, generator=random, dtype=torch.float64) * 0.3
+            for _ in range(LAYERS)
+        ]
 
     def __call__(self, forward, x, sigma):
         chunk = forward.chunk
-        levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(-1)        # of all frames, or of each
+        levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(
+            -1
+        )  # of all frames, or of each
         self.calls.append((chunk.start_frame, chunk.frames, round(float(levels[0]), 4)))
         h, w = GRID
-        y = x.unflatten(3, (h, 2)).unflatten(5, (w, 2)).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, -1, CHANNELS * 4) @ self.inward
-        y = y + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None] + self.words * chunk.prompt
+        y = (
+            x.unflatten(3, (h, 2))
+            .unflatten(5, (w, 2))
+            .permute(0, 2, 3, 5, 1, 4, 6)
+            .reshape(1, -1, CHANNELS * 4)
+            @ self.inward
+        )
+        y = (
+            y
+            + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None]
+            + self.words * chunk.prompt
+        )
         frame = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
             q, k = (rotate_in_time(u, frame, 4) for u in (q, k))
             rows = len(self.streams)
-            out = self.session.attend(forward, list(self.streams), layer, *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)), attention)
+            out = self.session.attend(
+                forward,
+                list(self.streams),
+                layer,
+                *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)),
+                attention,
+            )
             y = y + out[:1].tanh()
         self._record(forward)
         self.on_forward(self.session, forward, x, sigma)
-        y = (y @ self.outward).view(1, chunk.frames, h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
+        y = (
+            (y @ self.outward)
+            .view(1, chunk.frames, h, w, CHANNELS, 2, 2)
+            .permute(0, 4, 1, 2, 5, 3, 6)
+        )
         return y.reshape(x.shape)
 
     def _record(self, forward):
         for stream in list(self.session.streams.values())[:1]:
             bank = stream.caches[forward.memory].banks[0]
-            self.reads.append((forward.chunk.start_frame, forward.chunk.prompt, bank.frame[:bank.committed].unique().tolist()))
+            self.reads.append(
+                (
+                    forward.chunk.start_frame,
+                    forward.chunk.prompt,
+                    bank.frame[: bank.committed].unique().tolist(),
+                )
+            )
 
 
 def noise_of(frames, seed=1):
-    return torch.randn((1, CHANNELS, frames, GRID[0] * 2, GRID[1] * 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(
+        (1, CHANNELS, frames, GRID[0] * 2, GRID[1] * 2),
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
+    )
 
 
 def thread():
     """A worker of `rollout.walk`."""
+
     def start(work):
         running = Thread(target=work)
         running.start()
         return running.join
+
     return start
 
 
-def take(policy, frames=8, chunk_frames=2, prefix=None, sigmas=(1., .8, .5, 0.), streams=("positive",), on_step=lambda *a: None,
-         on_chunk=lambda session, finished: None, on_forward=lambda *a: None, workers=0, starts=(), words=.3, memory=None, stop_after=0,
-         on_memory=None, every=0):
-    """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it; `workers`: threads, each with a device of its own;
-    `starts`: of the prompts after the first; `memory` and its kin as in ARVideoSampler, a memory `every` so many chunks."""
+def take(
+    policy,
+    frames=8,
+    chunk_frames=2,
+    prefix=None,
+    sigmas=(1.0, 0.8, 0.5, 0.0),
+    streams=("positive",),
+    on_step=lambda *a: None,
+    on_chunk=lambda session, finished: None,
+    on_forward=lambda *a: None,
+    workers=0,
+    starts=(),
+    words=0.3,
+    memory=None,
+    stop_after=0,
+    on_memory=None,
+    every=0,
+):
+    """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it;
+    `workers`: threads, each with a device of its own; `starts`: of the prompts after the first;
+    `memory` and its kin as in ARVideoSampler, a memory `every` so many chunks.
+    """
     given = 0 if prefix is None else prefix.shape[2]
-    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()), [[PromptStart(0), *starts]], 4)
+    chunks, *_ = plan_prompts(
+        plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()),
+        [[PromptStart(0), *starts]],
+        4,
+    )
     known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
-    session = Session(policy, geometry(chunk_frames), known, torch.float64, torch.device("cpu"),
-                      {lane: torch.device("cpu", number) for lane, number in lanes.items()})
-    transformer, trace = FakeTransformer(session, streams, words=words, on_forward=on_forward), Trace()
+    session = Session(
+        policy,
+        geometry(chunk_frames),
+        known,
+        torch.float64,
+        torch.device("cpu"),
+        {lane: torch.device("cpu", number) for lane, number in lanes.items()},
+    )
+    transformer, trace = (
+        FakeTransformer(session, streams, words=words, on_forward=on_forward),
+        Trace(),
+    )
 
     def fresh(number, step, like):
-        return torch.randn(like.shape, generator=torch.Generator().manual_seed(1000 * number + step), dtype=like.dtype)
+        return torch.randn(
+            like.shape,
+            generator=torch.Generator().manual_seed(1000 * number + step),
+            dtype=like.dtype,
+        )
 
     threads = [thread() for _ in range(workers)]
-    rollout = Rollout(chunks, torch.tensor(sigmas, dtype=torch.float64), noise_of(frames), prefix,
-                      Model(transformer, transformer, fresh), session, trace, on_step, {lane: threads[number] for lane, number in lanes.items()})
+    rollout = Rollout(
+        chunks,
+        torch.tensor(sigmas, dtype=torch.float64),
+        noise_of(frames),
+        prefix,
+        Model(transformer, transformer, fresh),
+        session,
+        trace,
+        on_step,
+        {lane: threads[number] for lane, number in lanes.items()},
+    )
     pieces, names = [], {stream: f"prompt {i}" for i, stream in enumerate(streams)}
     if memory:
         memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
         rollout.resume(memory, names)
         pieces = [memory.latents]
-    rollout.pieces, rollout.keeps = in_pieces(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every), on_memory is not None
+    rollout.pieces, rollout.keeps = (
+        in_pieces(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every),
+        on_memory is not None,
+    )
 
     def keep():
         if on_memory:

@@ -1,17 +1,64 @@
 """Who may import whom. Arrows only point to rooms lower in this list."""
+
 import ast
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLAIN = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "functools", "itertools", "json", "math", "pathlib", "re", "threading", "time", "typing", "weakref"}
-MAY_IMPORT = {                       # room: (other rooms, packages)
-    "kv_policies": (set(), {"torch", "flash_attn"}),       # flash_attn: when it is there
+PLAIN = {
+    "__future__",
+    "abc",
+    "collections",
+    "contextlib",
+    "copy",
+    "dataclasses",
+    "functools",
+    "itertools",
+    "json",
+    "math",
+    "pathlib",
+    "re",
+    "threading",
+    "time",
+    "typing",
+    "weakref",
+}
+MAY_IMPORT = {  # room: (other rooms, packages)
+    "kv_policies": (set(), {"torch", "flash_attn"}),  # flash_attn: when it is there
     "rollout": ({"kv_policies"}, {"torch", "safetensors", "os", "shutil", "zlib"}),
-    "host": ({"rollout", "kv_policies"}, {"torch", "numpy", "av", "fractions", "io", "struct", "matplotlib", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "server", "latent_preview", "folder_paths", "psutil", "hashlib", "logging", "node_helpers", "os"}),
-    "demo": ({"host"}, {"torch", "numpy", "comfy", "argparse", "os", "sys", "safetensors", "pack", "keepsake"}),      # train.py is a command
-    "nodes": ({"host", "demo", "kv_policies"}, {"comfy_api", "comfy_execution", "folder_paths", "torch"}),
+    "host": (
+        {"rollout", "kv_policies"},
+        {
+            "torch",
+            "numpy",
+            "av",
+            "fractions",
+            "io",
+            "struct",
+            "matplotlib",
+            "comfy",
+            "comfy_api",
+            "comfy_execution",
+            "comfy_extras",
+            "server",
+            "latent_preview",
+            "folder_paths",
+            "psutil",
+            "hashlib",
+            "logging",
+            "node_helpers",
+            "os",
+        },
+    ),
+    "demo": (
+        {"host"},
+        {"torch", "numpy", "comfy", "argparse", "os", "sys", "safetensors", "support", "keepsake"},
+    ),  # train.py is a command
+    "nodes": (
+        {"host", "demo", "kv_policies"},
+        {"comfy_api", "comfy_execution", "folder_paths", "torch"},
+    ),
 }
 
 
@@ -33,10 +80,14 @@ def test_a_room_imports_only_what_lies_below_it(room):
     assert files
     for path in files:
         for name, is_room in imports(path):
-            assert name in (rooms if is_room else packages | PLAIN), f"{path.relative_to(ROOT)} imports {name}"
+            assert name in (rooms if is_room else packages | PLAIN), (
+                f"{path.relative_to(ROOT)} imports {name}"
+            )
 
 
 def test_the_pack_itself_imports_nothing():
-    """The host loads it by path, tests load it without a host: both need an `__init__` that does not import at module level."""
+    """The host loads it by path, tests load it without a host: both need an `__init__` that does
+    not import at module level.
+    """
     tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
     assert not [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]

@@ -1,4 +1,5 @@
 """What all benches share: the host and the pack, a table, and one JSON line last."""
+
 import argparse
 import json
 import sys
@@ -6,25 +7,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from pack import load_pack, use_host  # noqa: E402
+from support.pack import load_pack, use_host
 
-SDPA = "--use-pytorch-cross-attention"       # on a CPU twice as fast as the host's default
+SDPA = "--use-pytorch-cross-attention"  # on a CPU twice as fast as the host's default
 
 
-def start(description: str, host_flags: Callable[[argparse.Namespace], list[str]] = lambda args: [], **flags) -> argparse.Namespace:
-    """Parse the bench's arguments, with `--quick`, and make host and pack importable; `host_flags` answers for the host's own."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+def start(
+    description: str,
+    host_flags: Callable[[argparse.Namespace], list[str]] = lambda args: [],
+    **flags,
+) -> argparse.Namespace:
+    """Parse the bench's arguments, with `--quick`, and make host and pack importable; `host_flags`
+    answers for the host's own.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a first look in under a minute")
     for name, options in flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
     args = parser.parse_args()
     if not use_host("--cpu", *host_flags(args)):
-        raise SystemExit("A bench needs a ComfyUI: run it as `dev/bench NAME`, or set COMFYUI_PATH.")
+        raise SystemExit(
+            "A bench needs a ComfyUI: run it as `dev/bench NAME`, or set COMFYUI_PATH."
+        )
     load_pack()
     import logging
 
     import torch
-    torch.set_grad_enabled(False)        # as ComfyUI runs its nodes
+
+    torch.set_grad_enabled(False)  # as ComfyUI runs its nodes
     logging.getLogger().setLevel(logging.ERROR)
     return args
 
@@ -34,7 +46,10 @@ def report(bench: str, rows: list[dict], **more):
     import comfyui_version
 
     columns = [key for key in rows[0] if not isinstance(rows[0][key], list)]
-    cells = [columns] + [[f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in columns] for row in rows]
+    cells = [columns] + [
+        [f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in columns]
+        for row in rows
+    ]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())

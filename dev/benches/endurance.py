@@ -1,8 +1,11 @@
-"""Takes that are killed (kill -9) at random moments, and resumed, until they are done; then each is compared to the take of one run.
+"""Takes that are killed (kill -9) at random moments, and resumed, until they are done; then each is
+compared to the take of one run.
 
-`lost_chunks_max`: most finished chunks that a kill has cost; `unplayable`: kills after which the video did not show every finished chunk, but for a frame
-that waits for its pair; `mismatches`: takes whose latents or video differ from those of one run in any byte.
+`lost_chunks_max`: most finished chunks that a kill has cost; `unplayable`: kills after which the
+video did not show every finished chunk, but for a frame that waits for its pair; `mismatches`:
+takes whose latents or video differ from those of one run in any byte.
 """
+
 import os
 import random
 import select
@@ -19,12 +22,14 @@ FRAMES, CHUNK, EVERY, STEPS = 48, 3, 4, 2
 
 
 def take(models, prefix: str, resume: bool, tell=lambda told: None):
-    """One run of a take, streamed; `tell` hears where it goes on and each finished chunk. Returns its latents."""
-    import tiny
+    """One run of a take, streamed; `tell` hears where it goes on and each finished chunk. Returns
+    its latents.
+    """
     import torch
-    from keepsake.host.stream import StreamToFile, TakeFile
-    from keepsake.host.take import sample_take
+    from keepsake.host.files.take_file import StreamToFile, TakeFile
+    from keepsake.host.take.take import sample_take
     from keepsake.kv_policies import KVPolicy, SinkWindow
+    from support import tiny
 
     (model, vae), add, made = models, TakeFile.add, []
 
@@ -36,20 +41,35 @@ def take(models, prefix: str, resume: bool, tell=lambda told: None):
         tell("chunk\n")
 
     TakeFile.add = told
-    latents, _ = sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(1, 16, FRAMES, 4, 4)}, seed=1, steps=STEPS, chunk_frames=CHUNK,
-                             policy=KVPolicy(SinkWindow(3, 12)), stream=StreamToFile(vae, prefix, 16.0, EVERY, resume), callback=lambda *a: None)
+    latents, _ = sample_take(
+        model,
+        tiny.prompt(1),
+        None,
+        1.0,
+        {"samples": torch.zeros(1, 16, FRAMES, 4, 4)},
+        seed=1,
+        steps=STEPS,
+        chunk_frames=CHUNK,
+        policy=KVPolicy(SinkWindow(3, 12)),
+        stream=StreamToFile(vae, prefix, 16.0, EVERY, resume),
+        callback=lambda *a: None,
+    )
     return latents["samples"]
 
 
 def killed(models, prefix: str, seconds: float, result: Path) -> tuple[list[str], bool]:
-    """Run a take in a process of its own and kill it after so many seconds: what it told, and whether it was done before."""
+    """Run a take in a process of its own and kill it after so many seconds: what it told, and
+    whether it was done before.
+    """
     import torch
 
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            torch.save(take(models, prefix, True, lambda told: os.write(writer, told.encode())), result)
+            torch.save(
+                take(models, prefix, True, lambda told: os.write(writer, told.encode())), result
+            )
             os._exit(0)
         except BaseException as error:
             os.write(writer, f"error {error!r}\n".encode())
@@ -83,26 +103,40 @@ def pictures_in(video: Path) -> int:
 def main():
     import comfy.sd
     import folder_paths
-    import tiny
     import torch
     from comfy.ldm.wan.vae import WanVAE
-    from keepsake.host.stream import StreamToFile
+    from keepsake.host.files.take_file import StreamToFile
+    from support import tiny
 
-    torch.set_num_threads(1)             # processes are forked
+    torch.set_num_threads(1)  # processes are forked
     out = Path(tempfile.mkdtemp())
     folder_paths.set_output_directory(str(out))
-    module = WanVAE(dim=8, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True])
-    models = tiny.prepared(tiny.tiny_model(layers=2)), comfy.sd.VAE(sd={name: torch.randn(p.shape) * .1 for name, p in module.named_parameters()})
+    module = WanVAE(
+        dim=8,
+        z_dim=16,
+        dim_mult=[1, 2, 4, 4],
+        num_res_blocks=2,
+        attn_scales=[],
+        temperal_downsample=[False, True, True],
+    )
+    models = (
+        tiny.prepared(tiny.tiny_model(layers=2)),
+        comfy.sd.VAE(
+            sd={name: torch.randn(p.shape) * 0.1 for name, p in module.named_parameters()}
+        ),
+    )
     began = time.monotonic()
     straight = take(models, "straight", False)
     seconds, video = time.monotonic() - began, (out / "straight_00001_.mp4").read_bytes()
     draw, rounds, lost, unplayable, mismatches, takes, errors = random.Random(1), 0, 0, 0, 0, 0, []
     made, prefix = 0, "take_0"
     while rounds < (12 if args.quick else args.rounds):
-        told, done = killed(models, prefix, draw.uniform(.05, .7) * seconds, out / "result.pt")
+        told, done = killed(models, prefix, draw.uniform(0.05, 0.7) * seconds, out / "result.pt")
         rounds += not done
         files = sorted(out.glob(f"{prefix}_*.mp4"))
-        if any("is finished: all" in line for line in told):     # killed between its last save and its end
+        if any(
+            "is finished: all" in line for line in told
+        ):  # killed between its last save and its end
             memory = StreamToFile(models[1], prefix, 16.0, EVERY, True).open(models[0]).memory
             torch.save(models[0].model.process_latent_out(memory.latents), out / "result.pt")
             done, rounds = True, rounds - 1
@@ -111,12 +145,27 @@ def main():
         starts = [int(line.split()[1]) for line in told if line.startswith("from")]
         if starts:
             lost, made = max(lost, made - starts[0]), starts[0] + told.count("chunk")
-            unplayable += pictures_in(files[-1]) < 1 + 4 * ((made * CHUNK - 1) // 2 * 2) if made else 0
+            unplayable += (
+                pictures_in(files[-1]) < 1 + 4 * ((made * CHUNK - 1) // 2 * 2) if made else 0
+            )
         if done:
             again = torch.load(out / "result.pt", weights_only=True)
             mismatches += not torch.equal(again, straight) or files[-1].read_bytes() != video
             takes, made, prefix = takes + 1, 0, f"take_{takes + 1}"
-    common.report("endurance", [{"rounds": rounds, "lost_chunks_max": lost, "unplayable": unplayable, "mismatches": mismatches, "takes": takes, "errors": len(errors)}], errors=errors[:5])
+    common.report(
+        "endurance",
+        [
+            {
+                "rounds": rounds,
+                "lost_chunks_max": lost,
+                "unplayable": unplayable,
+                "mismatches": mismatches,
+                "takes": takes,
+                "errors": len(errors),
+            }
+        ],
+        errors=errors[:5],
+    )
 
 
 main()

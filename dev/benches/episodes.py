@@ -1,28 +1,47 @@
-"""Episodes of the recall bench: a camera wanders through a street, leaves a place behind and returns to it.
+"""Episodes of the recall bench: a camera wanders through a street, leaves a place behind and
+returns to it.
 
-Episodes come in pairs: the same prompt and the same walk, another world. One is the other's stranger: what a model that knows
-the prompt and the camera, but remembers nothing, would be as close to. The place that the camera returns to was in view during
-the context and not at all during its last `GAP` latent frames; only continuation frames that show nothing else are measured.
+Episodes come in pairs: the same prompt and the same walk, another world. One is the other's
+stranger: what a model that knows the prompt and the camera, but remembers nothing, would be as
+close to. The place that the camera returns to was in view during the context and not at all during
+its last `GAP` latent frames; only continuation frames that show nothing else are measured.
 """
+
 import itertools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from keepsake.demo import world
-from keepsake.kv_policies import ContextRecompute, FlashForward, Hierarchical, KVPolicy, RollingForcing, SinkWindow
+from keepsake.kv_policies import (
+    ContextRecompute,
+    FlashForward,
+    Hierarchical,
+    KVPolicy,
+    RollingForcing,
+    SinkWindow,
+)
 from torch import Tensor
 
-LIMIT = 64                       # cells that the view's left edge wanders over
-STRIP = LIMIT + world.COLUMNS    # cells of street that a walk can see
-GAP = 21                         # latent frames: no window here reaches back so far
-CROP = 5                         # cells; what stands for a landmark where nobody has drawn one, as wide as the widest of them
+LIMIT = 64  # cells that the view's left edge wanders over
+STRIP = LIMIT + world.COLUMNS  # cells of street that a walk can see
+GAP = 21  # latent frames: no window here reaches back so far
+CROP = (
+    5  # cells; what stands for a landmark where nobody has drawn one, as wide as the widest of them
+)
 RESAMPLES = 2000
 PROMPTS = list(itertools.product(world.TIMES, world.WALLS))
-# Ways to make history, of 21 latent frames each, but 27 that Rolling Forcing needs at 8 steps and Krea's 6; FlashForward also without anchors and without history.
-SCHEDULES = {"clean_pass": KVPolicy(SinkWindow(0, 21)), "flash_forward": KVPolicy(schedule=FlashForward()),
-             "in_flight": KVPolicy(schedule=FlashForward(anchor_window=0)), "anchors": KVPolicy(schedule=FlashForward(stage_history=0)),
-             "hiar": KVPolicy(schedule=Hierarchical()), "rolling": KVPolicy(schedule=RollingForcing(27)), "krea": KVPolicy(schedule=ContextRecompute())}
+# Ways to make history, of 21 latent frames each, but 27 that Rolling Forcing needs at 8 steps and
+# Krea's 6; FlashForward also without anchors and without history.
+SCHEDULES = {
+    "clean_pass": KVPolicy(SinkWindow(0, 21)),
+    "flash_forward": KVPolicy(schedule=FlashForward()),
+    "in_flight": KVPolicy(schedule=FlashForward(anchor_window=0)),
+    "anchors": KVPolicy(schedule=FlashForward(stage_history=0)),
+    "hiar": KVPolicy(schedule=Hierarchical()),
+    "rolling": KVPolicy(schedule=RollingForcing(27)),
+    "krea": KVPolicy(schedule=ContextRecompute()),
+}
 
 
 class Pair(NamedTuple):
@@ -30,11 +49,13 @@ class Pair(NamedTuple):
 
     time: str
     district: str
-    origin: int                                  # world-x of the strip's first cell
-    walk: list[int]                              # left edge of the view in the strip, context and continuation
-    returns: list[int]                           # latent frames of the continuation that are measured
-    worlds: tuple[int, int]                      # seeds of the drawn worlds
-    landmarks: tuple[list[tuple[int, int]], ...]     # of each world: first and last column of those that the returns show whole
+    origin: int  # world-x of the strip's first cell
+    walk: list[int]  # left edge of the view in the strip, context and continuation
+    returns: list[int]  # latent frames of the continuation that are measured
+    worlds: tuple[int, int]  # seeds of the drawn worlds
+    landmarks: tuple[
+        list[tuple[int, int]], ...
+    ]  # of each world: first and last column of those that the returns show whole
 
     @property
     def places(self) -> list[int]:
@@ -42,27 +63,46 @@ class Pair(NamedTuple):
 
 
 def plan_pair(number: int, context: int, new: int) -> Pair:
-    """Draw walks until one has a place to return to within `new` latent frames, and worlds until each has a landmark there."""
+    """Draw walks until one has a place to return to within `new` latent frames, and worlds until
+    each has a landmark there.
+    """
     rng = np.random.default_rng(number)
     time, district = PROMPTS[number % len(PROMPTS)]
     while True:
         walk = world.wander(rng, context, LIMIT)
-        left = [x for x in sorted(set(walk)) if all(abs(x - late) >= world.COLUMNS for late in walk[-GAP:])]
+        left = [
+            x
+            for x in sorted(set(walk))
+            if all(abs(x - late) >= world.COLUMNS for late in walk[-GAP:])
+        ]
         targets = [x for x in left if abs(x - walk[-1]) <= world.STEP * new]
         if targets:
             break
     way = int(rng.choice(targets)) - walk[-1]
-    walk += [walk[-1] + int(np.sign(way)) * min(world.STEP * i, abs(way)) for i in range(1, new + 1)]
+    walk += [
+        walk[-1] + int(np.sign(way)) * min(world.STEP * i, abs(way)) for i in range(1, new + 1)
+    ]
     returns = [frame for frame in range(context, context + new) if walk[frame] in left]
     worlds, landmarks = [], []
     while len(worlds) < 2:
-        seed = int(rng.integers(2 ** 40))
-        whole = [(first, last) for first, last in world.landmarks(seed, STRIP, time, district)
-                 if any(inside(first, last, walk[frame]) for frame in returns)]
+        seed = int(rng.integers(2**40))
+        whole = [
+            (first, last)
+            for first, last in world.landmarks(seed, STRIP, time, district)
+            if any(inside(first, last, walk[frame]) for frame in returns)
+        ]
         if whole:
             worlds.append(seed)
             landmarks.append(whole)
-    return Pair(time, district, int(rng.integers(world.PERIODS[-1])), walk, returns, tuple(worlds), tuple(landmarks))
+    return Pair(
+        time,
+        district,
+        int(rng.integers(world.PERIODS[-1])),
+        walk,
+        returns,
+        tuple(worlds),
+        tuple(landmarks),
+    )
 
 
 def inside(first: int, last: int, view: int) -> bool:
@@ -76,43 +116,78 @@ def decode(vae, latents: Tensor) -> Tensor:
 
 
 def drawn_latents(vae, pair: Pair, member: int, positions: list[int]) -> Tensor:
-    """The drawn world as seen from `positions`, raw latents `[16, N, 8, 16]`. The encoder looks at one cell at a time, so views are cuts."""
+    """The drawn world as seen from `positions`, raw latents `[16, N, 8, 16]`. The encoder looks at
+    one cell at a time, so views are cuts.
+    """
     picture = world.draw(pair.worlds[member], STRIP, pair.time, pair.district)
     strip = vae.encode(picture.movedim(0, -1)[None])[0]
-    return torch.cat([strip[..., x:x + world.COLUMNS] for x in positions], 1)
+    return torch.cat([strip[..., x : x + world.COLUMNS] for x in positions], 1)
 
 
 def most_unusual(truth: Tensor, stranger: Tensor, places: list[int]) -> tuple[int, int]:
-    """First and last column of the crop, `CROP` cells wide, in which two visits `[N, 64, 128, 3]` differ most."""
-    columns = (truth - stranger).square().mean((1, 3)).unflatten(1, (world.COLUMNS, world.CELL)).mean(2)
-    frame, column = divmod(int(columns.unfold(1, CROP, 1).mean(2).argmax()), world.COLUMNS - CROP + 1)
+    """First and last column of the crop, `CROP` cells wide, in which two visits `[N, 64, 128, 3]`
+    differ most.
+    """
+    columns = (
+        (truth - stranger).square().mean((1, 3)).unflatten(1, (world.COLUMNS, world.CELL)).mean(2)
+    )
+    frame, column = divmod(
+        int(columns.unfold(1, CROP, 1).mean(2).argmax()), world.COLUMNS - CROP + 1
+    )
     return places[frame] + column, places[frame] + column + CROP - 1
 
 
-def errors(again: Tensor, truth: Tensor, stranger: Tensor, places: list[int], landmarks: list[tuple[int, int]]) -> dict[str, tuple[float, float]]:
-    """By task: mean squared error of the return `[N, 64, 128, 3]` against the truth, and against the stranger's."""
-    crops = [(i, slice((first - x) * world.CELL, (last + 1 - x) * world.CELL))
-             for i, x in enumerate(places) for first, last in landmarks if inside(first, last, x)]
+def errors(
+    again: Tensor,
+    truth: Tensor,
+    stranger: Tensor,
+    places: list[int],
+    landmarks: list[tuple[int, int]],
+) -> dict[str, tuple[float, float]]:
+    """By task: mean squared error of the return `[N, 64, 128, 3]` against the truth, and against
+    the stranger's.
+    """
+    crops = [
+        (i, slice((first - x) * world.CELL, (last + 1 - x) * world.CELL))
+        for i, x in enumerate(places)
+        for first, last in landmarks
+        if inside(first, last, x)
+    ]
 
     def both(of) -> tuple[float, float]:
         return tuple(float(of((again - other).square())) for other in (truth, stranger))
 
-    return {"revisit": both(Tensor.mean), "reappear": both(lambda square: torch.stack([square[i, :, columns].mean() for i, columns in crops]).mean())}
+    return {
+        "revisit": both(Tensor.mean),
+        "reappear": both(
+            lambda square: torch.stack(
+                [square[i, :, columns].mean() for i, columns in crops]
+            ).mean()
+        ),
+    }
 
 
 def motion(frames: Tensor) -> float:
     """Mean absolute change from one frame `[N, 64, 128, 3]` to the next; 0 for a single one."""
-    return float((frames[1:] - frames[:-1]).abs().mean()) if len(frames) > 1 else 0.
+    return float((frames[1:] - frames[:-1]).abs().mean()) if len(frames) > 1 else 0.0
 
 
 def recall_of(sums: Tensor) -> Tensor:
-    """1 - error against the truth / error against the stranger, `[...]`; `sums` `[..., episodes, 2]`."""
+    """1 - error against the truth / error against the stranger, `[...]`; `sums` `[..., episodes,
+    2]`.
+    """
     same, other = sums.sum(-2).unbind(-1)
     return 1 - same / other
 
 
 def interval(of_pick, episodes: int) -> float:
-    """Half the width of the 95 % bootstrap interval of `of_pick`, which gets episode numbers `[RESAMPLES, episodes]`."""
-    pick = torch.randint(episodes, (RESAMPLES, episodes), generator=torch.Generator().manual_seed(0))
-    low, high = torch.quantile(of_pick(pick).double(), torch.tensor([.025, .975], dtype=torch.float64)).tolist()
+    """Half the width of the 95 % bootstrap interval of `of_pick`, which gets episode numbers
+    `[RESAMPLES, episodes]`.
+    """
+    pick = torch.randint(
+        episodes, (RESAMPLES, episodes), generator=torch.Generator().manual_seed(0)
+    )
+    low, high = torch.quantile(
+        of_pick(pick).double(), torch.tensor([0.025, 0.975], dtype=torch.float64)
+    ).tolist()
     return (high - low) / 2

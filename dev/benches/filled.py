@@ -1,4 +1,7 @@
-"""A context that costs nothing: given chunks whose keys and values are random numbers under the right token names."""
+"""A context that costs nothing: given chunks whose keys and values are random numbers under the
+right token names.
+"""
+
 from dataclasses import dataclass
 
 import torch
@@ -8,19 +11,36 @@ from keepsake.rollout.rollout import Model
 
 @dataclass(frozen=True)
 class FilledContext(CleanPass):
-    """The clean-pass loop, in which a given chunk's forwards are left out and its probe predicts nothing."""
+    """The clean-pass loop, in which a given chunk's forwards are left out and its probe predicts
+    nothing.
+    """
 
     def take(self, rollout):
         real, session = rollout._model, rollout._session
 
         def write(forward, x, sigma):
-            if not forward.chunk.given or not session.streams:      # the first forward makes the streams
+            if (
+                not forward.chunk.given or not session.streams
+            ):  # the first forward makes the streams
                 return real.write(forward, x, sigma)
             for stream in session.streams.values():
                 stream.forwards[HISTORY] += 1
                 for bank in stream.caches[HISTORY].banks:
                     for layer, heads in enumerate(bank.heads):
-                        bank.write(layer, *torch.randn(2, 1, bank.length - bank.committed, len(heads), bank.geometry.head_dim).to(session.dtype))
+                        bank.write(
+                            layer,
+                            *torch.randn(
+                                2,
+                                1,
+                                bank.length - bank.committed,
+                                len(heads),
+                                bank.geometry.head_dim,
+                            ).to(session.dtype),
+                        )
 
-        rollout._model = Model(lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma), write, real.noise)
+        rollout._model = Model(
+            lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma),
+            write,
+            real.noise,
+        )
         yield from super().take(rollout)

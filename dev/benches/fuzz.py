@@ -1,7 +1,10 @@
-"""Broken memory files: mutated bytes, headers and tensors, read and checked as a sampler would before it samples.
+"""Broken memory files: mutated bytes, headers and tensors, read and checked as a sampler would
+before it samples.
 
-`own_errors` are refusals in a sentence, `other_errors` anything else that came out; `mib_grown` is what reading them all added to the process.
+`own_errors` are refusals in a sentence, `other_errors` anything else that came out; `mib_grown` is
+what reading them all added to the process.
 """
+
 import random
 import resource
 import tempfile
@@ -14,23 +17,45 @@ args = common.start(__doc__, inputs={"type": int, "default": 12000, "help": "bro
 
 def main():
     import comfy.samplers
-    import mutate
-    import tiny
     import torch
-    from keepsake.host.sampling import ARVideoSampler
-    from keepsake.kv_policies import DeCoPrune, DirectedForcing, FlashForward, KVMemoryError, KVPolicy, RollingForcing, SinkWindow
+    from keepsake.host.take.sampling import ARVideoSampler
+    from keepsake.kv_policies import (
+        DeCoPrune,
+        DirectedForcing,
+        FlashForward,
+        KVMemoryError,
+        KVPolicy,
+        RollingForcing,
+        SinkWindow,
+    )
     from keepsake.rollout.memory_file import load_memory, save_memory
+    from support import mutate, tiny
 
     model, draw = tiny.prepared(tiny.tiny_model(layers=2, dim=32, heads=2)), random.Random(1)
-    noise, sigmas = tiny.noise_of(8, 4, 4), torch.tensor([1., .8, .5, 0.])
-    policies = [KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(gamma=.5), DirectedForcing(active_from=4)),
-                KVPolicy(schedule=FlashForward(anchor_stride=3, block_anchors=1)), KVPolicy(schedule=RollingForcing(15))]
-    path, counts, strange = Path(tempfile.mkdtemp()) / "memory.safetensors", {"own_errors": 0, "loads": 0, "other_errors": 0}, []
+    noise, sigmas = tiny.noise_of(8, 4, 4), torch.tensor([1.0, 0.8, 0.5, 0.0])
+    policies = [
+        KVPolicy(SinkWindow(2, 6, "shifted")),
+        KVPolicy(DeCoPrune(gamma=0.5), DirectedForcing(active_from=4)),
+        KVPolicy(schedule=FlashForward(anchor_stride=3, block_anchors=1)),
+        KVPolicy(schedule=RollingForcing(15)),
+    ]
+    path, counts, strange = (
+        Path(tempfile.mkdtemp()) / "memory.safetensors",
+        {"own_errors": 0, "loads": 0, "other_errors": 0},
+        [],
+    )
     inputs = 600 if args.quick else args.inputs
     before = None
     for policy in policies:
         memories = []
-        tiny.guide(model, ARVideoSampler(policy, 2, stop_after=4, on_stats=lambda stats: None, on_memory=memories.append), noise, sigmas=sigmas)
+        tiny.guide(
+            model,
+            ARVideoSampler(
+                policy, 2, stop_after=4, on_stats=lambda stats: None, on_memory=memories.append
+            ),
+            noise,
+            sigmas=sigmas,
+        )
         save_memory(memories[0], path)
         guider = comfy.samplers.CFGGuider(model)
         guider.set_conds(tiny.prompt(1), tiny.prompt(2))
@@ -39,7 +64,9 @@ def main():
         for data in mutate.mutations(path.read_bytes(), draw, inputs // len(policies)):
             path.write_bytes(data)
             try:
-                ARVideoSampler(policy, 2, memory=load_memory(path)).plan(guider, tuple(noise.shape), sigmas, 11)
+                ARVideoSampler(policy, 2, memory=load_memory(path)).plan(
+                    guider, tuple(noise.shape), sigmas, 11
+                )
                 counts["loads"] += 1
             except KVMemoryError:
                 counts["own_errors"] += 1
@@ -50,7 +77,18 @@ def main():
                 strange.append(repr(error)[:200])
             before = before or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    common.report("fuzz", [{"inputs": sum(counts.values()), **counts, "mib_grown": grown, "file_mib": len(data) / 2 ** 20}], strange=strange[:20])
+    common.report(
+        "fuzz",
+        [
+            {
+                "inputs": sum(counts.values()),
+                **counts,
+                "mib_grown": grown,
+                "file_mib": len(data) / 2**20,
+            }
+        ],
+        strange=strange[:20],
+    )
 
 
 main()

@@ -1,27 +1,36 @@
-"""How long a take would be on several devices: a simulation over the schedules' own dependency graphs, from measured times.
+"""How long a take would be on several devices: a simulation over the schedules' own dependency
+graphs, from measured times.
 
-81 latent frames of the demo world in chunks of 3, 4 steps. One device runs each order for real and gives the seconds of a forward by kind;
-then the graph is walked with every forward on its lane's device, as the sampler spreads lanes: stages that are neighbours together, the planner on a
-device of its own once there are as many as lanes. `--transfer` is added wherever a forward waits for one on another device. The clean-pass loop is
-sequential, so more devices do not help it; HiAR gets as many as FlashForward.
+81 latent frames of the demo world in chunks of 3, 4 steps. One device runs each order for real and
+gives the seconds of a forward by kind; then the graph is walked with every forward on its lane's
+device, as the sampler spreads lanes: stages that are neighbours together, the planner on a device
+of its own once there are as many as lanes. `--transfer` is added wherever a forward waits for one
+on another device. The clean-pass loop is sequential, so more devices do not help it; HiAR gets as
+many as FlashForward.
 
-The paper (arXiv 2609.32540) reports, with real devices, 1.42 to 2.92 over the clean-pass loop and 1.16 to 1.69 over HiAR on up to four.
+The paper (arXiv 2609.32540) reports, with real devices, 1.42 to 2.92 over the clean-pass loop and
+1.16 to 1.69 over HiAR on up to four.
 """
+
 import statistics
 from collections import defaultdict
 
 import _common as common
 
-args = common.start(__doc__, host_flags=lambda args: [common.SDPA], transfer={"type": float, "default": .0, "help": "seconds"},
-                    repeats={"type": int, "default": 3})
-import torch  # noqa: E402
-from keepsake.demo import world  # noqa: E402
-from keepsake.demo.load import load_demo_world  # noqa: E402
-from keepsake.host.take import sample_take  # noqa: E402
-from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow  # noqa: E402
-from keepsake.kv_policies.flash_forward import Work  # noqa: E402
-from keepsake.rollout.chunks import plan_chunks  # noqa: E402
-from keepsake.rollout.walk import spread  # noqa: E402
+args = common.start(
+    __doc__,
+    host_flags=lambda args: [common.SDPA],
+    transfer={"type": float, "default": 0.0, "help": "seconds"},
+    repeats={"type": int, "default": 3},
+)
+import torch
+from keepsake.demo import world
+from keepsake.demo.load import load_demo_world
+from keepsake.host.take.take import sample_take
+from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow
+from keepsake.kv_policies.schedule.flash_forward import Work
+from keepsake.rollout.chunks import plan_chunks
+from keepsake.rollout.walk import spread
 
 FRAMES, CHUNK, STEPS = (27, 3, 4) if args.quick else (81, 3, 4)
 PAPER = {"clean": "1.42 to 2.92", "hiar": "1.16 to 1.69"}
@@ -34,7 +43,9 @@ def forward_seconds(parts, policy: KVPolicy, denoised: int, written: int) -> tup
     control = world.camera_control(latent["samples"].shape, "go and return", FRAMES // 2, 0)
     positive, told = clip.encode_from_tokens_scheduled(clip.tokenize("downtown at day")), []
     for _ in range(args.repeats):
-        _, stats = sample_take(model, positive, None, 1.0, latent, seed=1, steps=STEPS, policy=policy, control=control)
+        _, stats = sample_take(
+            model, positive, None, 1.0, latent, seed=1, steps=STEPS, policy=policy, control=control
+        )
         phases = defaultdict(float)
         for row in stats.chunks:
             for name, seconds in row.seconds_by_phase.items():
@@ -44,37 +55,72 @@ def forward_seconds(parts, policy: KVPolicy, denoised: int, written: int) -> tup
 
 
 def makespan(graph, seconds, devices: int) -> float:
-    """When the last forward ends if each runs on its lane's device as soon as what it needs is there; in the graph's order on each device."""
+    """When the last forward ends if each runs on its lane's device as soon as what it needs is
+    there; in the graph's order on each device.
+    """
     free, ends, device = defaultdict(float), {}, spread(graph, devices)
     for work, needs in graph.items():
         here = device[work.lane]
-        ready = max((ends[need] + args.transfer * (device[need.lane] != here) for need in needs), default=0.)
+        ready = max(
+            (ends[need] + args.transfer * (device[need.lane] != here) for need in needs),
+            default=0.0,
+        )
         ends[work] = free[here] = max(free[here], ready) + seconds(work)
     return max(ends.values())
 
 
 def hiar_graph(chunks: int) -> dict[Work, tuple[Work, ...]]:
     """Step k of chunk i, its write included, needs (i, k - 1) and (i - 1, k)."""
-    return {Work("render", i, k): tuple(Work("render", *before) for before in ((i, k - 1), (i - 1, k)) if min(before) >= 0)
-            for i in range(chunks) for k in range(STEPS)}
+    return {
+        Work("render", i, k): tuple(
+            Work("render", *before) for before in ((i, k - 1), (i - 1, k)) if min(before) >= 0
+        )
+        for i in range(chunks)
+        for k in range(STEPS)
+    }
 
 
 def main():
     parts, chunks, flash = load_demo_world(), plan_chunks(FRAMES, CHUNK), FlashForward()
     graph = flash.graph(chunks, STEPS)
     count, anchors = len(chunks), sum(work.kind == "anchor" for work in graph)
-    clean, clean_write = forward_seconds(parts, KVPolicy(SinkWindow(0, 21), schedule=CleanPass()), count * STEPS, count - 1)
-    hiar, hiar_write = forward_seconds(parts, KVPolicy(schedule=Hierarchical()), count * STEPS, (count - 1) * STEPS)
+    clean, clean_write = forward_seconds(
+        parts, KVPolicy(SinkWindow(0, 21), schedule=CleanPass()), count * STEPS, count - 1
+    )
+    hiar, hiar_write = forward_seconds(
+        parts, KVPolicy(schedule=Hierarchical()), count * STEPS, (count - 1) * STEPS
+    )
     render, anchor = forward_seconds(parts, KVPolicy(schedule=flash), len(graph) - anchors, anchors)
     loop = count * STEPS * clean + (count - 1) * clean_write
     rows = []
     for devices in range(1, STEPS + 2):
         ours = makespan(graph, lambda work: anchor if work.kind == "anchor" else render, devices)
-        theirs = makespan(hiar_graph(count), lambda work: hiar + hiar_write * (work.number < count - 1), devices)
-        rows.append({"devices": devices, "speedup_over_clean_pass": loop / ours, "paper_over_clean_pass": PAPER["clean"],
-                     "speedup_over_hiar": theirs / ours, "paper_over_hiar": PAPER["hiar"], "seconds": ours})
-    common.report("pipeline", rows, forwards=len(graph), forward_seconds={"clean-pass loop": clean, "its clean pass": clean_write, "HiAR": hiar,
-                                                                          "its write": hiar_write, "FlashForward": render, "its anchors": anchor})
+        theirs = makespan(
+            hiar_graph(count), lambda work: hiar + hiar_write * (work.number < count - 1), devices
+        )
+        rows.append(
+            {
+                "devices": devices,
+                "speedup_over_clean_pass": loop / ours,
+                "paper_over_clean_pass": PAPER["clean"],
+                "speedup_over_hiar": theirs / ours,
+                "paper_over_hiar": PAPER["hiar"],
+                "seconds": ours,
+            }
+        )
+    common.report(
+        "pipeline",
+        rows,
+        forwards=len(graph),
+        forward_seconds={
+            "clean-pass loop": clean,
+            "its clean pass": clean_write,
+            "HiAR": hiar,
+            "its write": hiar_write,
+            "FlashForward": render,
+            "its anchors": anchor,
+        },
+    )
 
 
 main()

@@ -1,4 +1,5 @@
 """The demo world: drawn from a seed, walked by a camera, asked for in words."""
+
 import numpy as np
 import pytest
 import torch
@@ -25,14 +26,21 @@ def test_a_place_that_comes_back_is_the_same_picture():
 
 
 def test_between_two_latent_frames_the_camera_glides_a_quarter_each():
-    picture = torch.arange(40 * 8.).expand(3, 64, -1)
+    picture = torch.arange(40 * 8.0).expand(3, 64, -1)
     left_edge = world.views(picture, [0, 2, 2])[:, 0, 0, 0]
     assert left_edge.tolist() == [0, 4, 8, 12, 16, 16, 16, 16, 16]
 
 
-@pytest.mark.parametrize("path, expected", [("hold", [0, 0, 0, 0, 0, 0]), ("pan right", [0, 2, 4, 6, 8, 10]),
-                                            ("pan left", [0, -2, -4, -6, -8, -10]), ("go and return", [0, 2, 4, 2, 0, 0]),
-                                            ("loop", [0, 2, 4, 2, 0, 2])])
+@pytest.mark.parametrize(
+    "path, expected",
+    [
+        ("hold", [0, 0, 0, 0, 0, 0]),
+        ("pan right", [0, 2, 4, 6, 8, 10]),
+        ("pan left", [0, -2, -4, -6, -8, -10]),
+        ("go and return", [0, 2, 4, 2, 0, 0]),
+        ("loop", [0, 2, 4, 2, 0, 2]),
+    ],
+)
 def test_camera_paths(path, expected):
     assert world.camera(path, 6, 2) == expected
 
@@ -46,7 +54,7 @@ def test_the_same_place_has_the_same_control_whatever_the_view():
     a, b = world.control(torch.tensor([10, 12]))
     assert a.shape == (16, 8, 16)
     assert torch.allclose(a[..., 2:], b[..., :-2], atol=1e-4)
-    assert not torch.allclose(a[..., 0], a[..., 8], atol=.1)
+    assert not torch.allclose(a[..., 0], a[..., 8], atol=0.1)
 
 
 def test_control_fits_the_latent_it_is_made_for():
@@ -65,7 +73,10 @@ def test_a_wandering_camera_stays_in_its_strip_and_turns_round():
 
 
 def test_prompts_are_read_word_by_word():
-    assert [text.CONCEPTS[i] for i in text.words("A Village at DUSK, in the rain")] == ["town", "sunset"]
+    assert [text.CONCEPTS[i] for i in text.words("A Village at DUSK, in the rain")] == [
+        "town",
+        "sunset",
+    ]
     assert text.embed(text.words("")).abs().sum() == 0
     assert text.embed(text.words("night " * 20)).shape == (1, 8, 32)
     assert not torch.equal(text.embed(text.words("day")), text.embed(text.words("night")))

@@ -1,4 +1,5 @@
 """Host tests run as ComfyUI runs its nodes: without gradients."""
+
 import pytest
 import torch
 

@@ -1,4 +1,5 @@
 """Calibrate Heads in the real host, on tiny random Wan models."""
+
 import json
 import os
 
@@ -7,13 +8,13 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import folder_paths  # noqa: E402
-import tiny  # noqa: E402
-import torch  # noqa: E402
-from keepsake.host import calibrate  # noqa: E402
-from keepsake.host.calibrate import calibrate_heads  # noqa: E402
-from keepsake.host.heads import load_head_table  # noqa: E402
-from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
+import folder_paths
+import torch
+from keepsake.host.heads import calibrate
+from keepsake.host.heads.calibrate import calibrate_heads
+from keepsake.host.heads.heads import load_head_table
+from keepsake.host.model.profiles import ARProfile, with_profile
+from support import tiny
 
 LATENT = {"samples": torch.zeros(1, 16, 5, 6, 10)}
 
@@ -26,11 +27,15 @@ def output(tmp_path, monkeypatch):
 
 
 def model(silent=None):
-    """A patched tiny model with two layers of four heads; the output of head `silent` (layer, head) reaches nothing."""
+    """A patched tiny model with two layers of four heads; the output of head `silent` (layer, head)
+    reaches nothing.
+    """
     made = tiny.tiny_model(layers=2)
     if silent:
         layer, head = silent
-        made.model.diffusion_model.blocks[layer].self_attn.o.weight.data[:, 16 * head:16 * head + 16] = 0
+        made.model.diffusion_model.blocks[layer].self_attn.o.weight.data[
+            :, 16 * head : 16 * head + 16
+        ] = 0
     return with_profile(tiny.patch(made), ARProfile("tiny", chunk_frames=2, steps=2))
 
 
@@ -38,7 +43,9 @@ def test_a_head_that_nobody_hears_scores_zero_and_the_others_more(output):
     table, path = calibrate_heads(model(silent=(1, 2)), tiny.prompt(1), LATENT, seed=3, name="tiny")
     assert table.measure == "x0_drift" and table.model == "tiny" and table.scores[1][2] == 0
     assert sum(score > 1e-6 for layer in table.scores for score in layer) == 7
-    assert load_head_table(os.path.basename(path)).scores[0] == pytest.approx(table.scores[0], rel=1e-5)
+    assert load_head_table(os.path.basename(path)).scores[0] == pytest.approx(
+        table.scores[0], rel=1e-5
+    )
     assert [entry.name for entry in output.iterdir()] == ["tiny_00001_.json"]
 
 
@@ -59,19 +66,38 @@ def test_it_goes_on_where_it_was_stopped_and_not_with_another_seed(output, monke
     table, _ = calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="part")
     assert len(takes) == 5 + 1 + 5 and table.scores == whole.scores
     (output / "other.partial.json").write_text('{"key": "x", "scores": [[0, 0, 99.0]]}')
-    assert calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="other")[0].scores == whole.scores
+    assert (
+        calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="other")[0].scores
+        == whole.scores
+    )
     (output / "half.partial.json").write_text('{"key": ')
-    assert calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="half")[0].scores == whole.scores
+    assert (
+        calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="half")[0].scores
+        == whole.scores
+    )
 
 
 def test_two_score_models_give_the_distribution_matching_loss():
     real, fake = tiny.tiny_model(causal=False, seed=5), tiny.tiny_model(causal=False, seed=6)
-    table, _ = calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="dm", real=real, fake=fake, negative=tiny.prompt(2))
+    table, _ = calibrate_heads(
+        model(),
+        tiny.prompt(1),
+        LATENT,
+        seed=3,
+        name="dm",
+        real=real,
+        fake=fake,
+        negative=tiny.prompt(2),
+    )
     assert table.measure == "dm_loss" and min(map(min, table.scores)) > 0
-    same, _ = calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="same", real=real, fake=real)
-    assert max(map(max, same.scores)) == 0           # scores that agree leave no loss
+    same, _ = calibrate_heads(
+        model(), tiny.prompt(1), LATENT, seed=3, name="same", real=real, fake=real
+    )
+    assert max(map(max, same.scores)) == 0  # scores that agree leave no loss
 
 
 def test_one_score_model_alone_is_refused():
     with pytest.raises(ValueError, match="Only the real score model is connected"):
-        calibrate_heads(model(), tiny.prompt(1), LATENT, seed=3, name="x", real=tiny.tiny_model(causal=False))
+        calibrate_heads(
+            model(), tiny.prompt(1), LATENT, seed=3, name="x", real=tiny.tiny_model(causal=False)
+        )

@@ -1,4 +1,7 @@
-"""Start latents and changing prompts against every retention, selection and schedule: it works, or it is refused before sampling."""
+"""Start latents and changing prompts against every retention, selection and schedule: it works, or
+it is refused before sampling.
+"""
+
 import os
 
 import pytest
@@ -7,9 +10,8 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import tiny  # noqa: E402
-from keepsake.host.prompts import add_prompt  # noqa: E402
-from keepsake.kv_policies import (  # noqa: E402
+from keepsake.host.forward.prompts import add_prompt
+from keepsake.kv_policies import (
     RETENTIONS,
     ContextRecompute,
     DeCoPrune,
@@ -22,22 +24,61 @@ from keepsake.kv_policies import (  # noqa: E402
     RollingForcing,
     SinkWindow,
 )
+from support import tiny
 
 FRAMES, CHUNK, SWITCH = 12, 3, 6
-PRUNING = dict(mode="target_keep", target_keep=.3, dense_chunks=1, reindex="periodic", virtual_length=6, reindex_recent=3)
-PARAMETERS = {SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
-              DeCoPruneHS: dict(**PRUNING, head_map=HeadMap("tiny", 4, ((0, 1),) * 2), static_sink_frames=1, static_recent_frames=2)}
+PRUNING = dict(
+    mode="target_keep",
+    target_keep=0.3,
+    dense_chunks=1,
+    reindex="periodic",
+    virtual_length=6,
+    reindex_recent=3,
+)
+PARAMETERS = {
+    SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
+    DeCoPruneHS: dict(
+        **PRUNING,
+        head_map=HeadMap("tiny", 4, ((0, 1),) * 2),
+        static_sink_frames=1,
+        static_recent_frames=2,
+    ),
+}
 POLICIES = {
-    **{kind.__name__: KVPolicy(kind(**PARAMETERS.get(kind, PRUNING if issubclass(kind, DeCoPrune) else {}))) for kind in RETENTIONS},
-    "DirectedForcing": KVPolicy(DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)),
-    "FlashForward": KVPolicy(schedule=FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1)),
+    **{
+        kind.__name__: KVPolicy(
+            kind(**PARAMETERS.get(kind, PRUNING if issubclass(kind, DeCoPrune) else {}))
+        )
+        for kind in RETENTIONS
+    },
+    "DirectedForcing": KVPolicy(
+        DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)
+    ),
+    "FlashForward": KVPolicy(
+        schedule=FlashForward(
+            anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1
+        )
+    ),
     "Hierarchical": KVPolicy(schedule=Hierarchical(window_frames=9)),
     "RollingForcing": KVPolicy(schedule=RollingForcing(window_frames=12)),
     "ContextRecompute": KVPolicy(schedule=ContextRecompute()),
 }
-SWITCHES = {"none": None, "swap": ("swap", 0), "recache": ("recache", 0), "cut": ("cut", 0), "blend": ("recache", 5)}
-REFUSED = {*((name, way) for name in ("FlashForward", "RollingForcing") for way in ("recache", "cut", "blend")),
-           ("Hierarchical", "recache"), ("Hierarchical", "blend")}
+SWITCHES = {
+    "none": None,
+    "swap": ("swap", 0),
+    "recache": ("recache", 0),
+    "cut": ("cut", 0),
+    "blend": ("recache", 5),
+}
+REFUSED = {
+    *(
+        (name, way)
+        for name in ("FlashForward", "RollingForcing")
+        for way in ("recache", "cut", "blend")
+    ),
+    ("Hierarchical", "recache"),
+    ("Hierarchical", "blend"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +92,32 @@ def prompts(mode, blend=0, at=SWITCH, recache_frames=12, to=4):
 
 def take(model, policy, positive=None, prefix=None, frames=FRAMES, **options):
     stats = []
-    out = tiny.ours(model, tiny.noise_of(frames, 4, 4), CHUNK, policy, prefix, positive=positive, steps=options.pop("steps", 2),
-                    on_stats=stats.append, **options)
+    out = tiny.ours(
+        model,
+        tiny.noise_of(frames, 4, 4),
+        CHUNK,
+        policy,
+        prefix,
+        positive=positive,
+        steps=options.pop("steps", 2),
+        on_stats=stats.append,
+        **options,
+    )
     return out, stats[0]
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
 @pytest.mark.parametrize("given", [0, 1, 4])
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_input_works_with_every_policy_or_is_refused_before_sampling(model, name, given, switch):
+def test_every_input_works_with_every_policy_or_is_refused_before_sampling(
+    model, name, given, switch
+):
     prefix = tiny.noise_of(given, 4, 4, seed=8) if given else None
     positive, steps = prompts(*SWITCHES[switch]) if SWITCHES[switch] else None, []
     if (name, switch) in REFUSED:
-        with pytest.raises(ValueError, match=f"{SWITCHES[switch][0]}, which {name} cannot do. Use swap"):
+        with pytest.raises(
+            ValueError, match=f"{SWITCHES[switch][0]}, which {name} cannot do. Use swap"
+        ):
             take(model, POLICIES[name], positive, prefix, callback=lambda *told: steps.append(told))
         assert not steps
         return
@@ -77,4 +131,6 @@ def test_every_input_works_with_every_policy_or_is_refused_before_sampling(model
     assert all(row.kept_tokens <= row.full_tokens for row in stats.chunks)
     told = " ".join(stats.notes)
     assert ("the prompt changes" in told) == (switch != "none")
-    assert ("run again" in told) == (switch in ("recache", "blend") and name != "ContextRecompute")      # where it is what every chunk does
+    assert ("run again" in told) == (
+        switch in ("recache", "blend") and name != "ContextRecompute"
+    )  # where it is what every chunk does

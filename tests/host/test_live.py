@@ -1,4 +1,5 @@
 """What the page is told while a take runs."""
+
 import os
 import sys
 import types
@@ -8,17 +9,23 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-from comfy_execution.utils import CurrentNodeContext  # noqa: E402
-from keepsake.host.live import tell_page  # noqa: E402
-from keepsake.kv_policies import Chunk  # noqa: E402
-from keepsake.rollout.trace import Trace  # noqa: E402
+from comfy_execution.utils import CurrentNodeContext
+from keepsake.host.show.live import tell_page
+from keepsake.kv_policies import Chunk
+from keepsake.rollout.trace import Trace
 
 
 @pytest.fixture
 def sent(monkeypatch):
     messages = []
-    instance = types.SimpleNamespace(client_id="page", send_sync=lambda *message: messages.append(message))
-    monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=instance)))
+    instance = types.SimpleNamespace(
+        client_id="page", send_sync=lambda *message: messages.append(message)
+    )
+    monkeypatch.setitem(
+        sys.modules,
+        "server",
+        types.SimpleNamespace(PromptServer=types.SimpleNamespace(instance=instance)),
+    )
     return messages
 
 
@@ -34,10 +41,12 @@ def trace_of_two_items():
 def test_the_rows_of_the_item_in_work_go_to_the_page_that_queued(sent):
     with CurrentNodeContext("prompt", "7:6"):
         tell_page(trace_of_two_items(), 9)
-    (event, told, page), = sent
+    ((event, told, page),) = sent
     assert (event, page) == ("keepsake.chunk", "page")
     assert (told["node"], told["prompt_id"], told["frames"]) == ("7:6", "prompt", 9)
-    assert [(row["start_frame"], row["frames"], row["kept_tokens"]) for row in told["chunks"]] == [(0, 3, 0)]
+    assert [(row["start_frame"], row["frames"], row["kept_tokens"]) for row in told["chunks"]] == [
+        (0, 3, 0)
+    ]
 
 
 def test_outside_a_node_nothing_is_sent(sent):

@@ -1,4 +1,5 @@
 """KV memories in the output folder: under which names, and what is wrong with a folder."""
+
 import os
 from types import SimpleNamespace
 
@@ -7,18 +8,20 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import folder_paths  # noqa: E402
-from keepsake.host import memory_files  # noqa: E402
-from keepsake.host.files import free_path  # noqa: E402
-from keepsake.kv_policies import KVMemoryError, KVPolicy  # noqa: E402
+import folder_paths
+from keepsake.host.files import memory_files
+from keepsake.host.files.names import free_path
+from keepsake.kv_policies import KVMemoryError, KVPolicy
 
-from .. import fake  # noqa: E402
+from .. import fake
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(folder_paths, "get_output_directory", lambda: str(tmp_path))
-    monkeypatch.setattr(folder_paths, "folder_names_and_paths", dict(folder_paths.folder_names_and_paths))
+    monkeypatch.setattr(
+        folder_paths, "folder_names_and_paths", dict(folder_paths.folder_names_and_paths)
+    )
     folder_paths.folder_names_and_paths.pop(memory_files.FOLDER, None)
     return tmp_path / memory_files.FOLDER
 
@@ -35,14 +38,22 @@ def test_names_stay_in_the_folder(tmp_path):
             free_path(name, str(tmp_path), ".safetensors")
     with pytest.raises(ValueError, match="has a name of 300 bytes"):
         free_path("a/" + "x" * 300, str(tmp_path), ".safetensors")
-    assert free_path("a/b", str(tmp_path), ".safetensors") == tmp_path / "a" / "b_00001_.safetensors"
+    assert (
+        free_path("a/b", str(tmp_path), ".safetensors") == tmp_path / "a" / "b_00001_.safetensors"
+    )
 
 
-@pytest.mark.parametrize("prefix", ["take", "sub/take", "夜の街 🌃", "a.b_", "100% [draft] 'x' \"y\"", "-rf", "_00007_"])
+@pytest.mark.parametrize(
+    "prefix", ["take", "sub/take", "夜の街 🌃", "a.b_", "100% [draft] 'x' \"y\"", "-rf", "_00007_"]
+)
 def test_what_is_saved_is_listed_and_loads(folder, prefix):
     for number in (1, 2):
         name, told = memory_files.save(memory_of(2 * number), prefix)
-        assert name == f"{prefix}_{number:05}_.safetensors" and name in memory_files.memories() and name in told
+        assert (
+            name == f"{prefix}_{number:05}_.safetensors"
+            and name in memory_files.memories()
+            and name in told
+        )
         assert memory_files.load(name).frames == 2 * number
 
 
@@ -58,7 +69,10 @@ def test_two_that_save_at_the_same_time_have_a_file_each(folder, monkeypatch):
     monkeypatch.setattr(memory_files, "save_memory", save_memory)
     names = [memory_files.save(memory_of(8), "take")[0], *inner]
     assert [memory_files.load(name).frames for name in names] == [8, 4]
-    assert sorted(path.name for path in folder.iterdir()) == ["take_00001_.safetensors", "take_00002_.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "take_00001_.safetensors",
+        "take_00002_.safetensors",
+    ]
 
 
 def test_a_disk_without_room_leaves_nothing(folder, monkeypatch):
@@ -70,12 +84,18 @@ def test_a_disk_without_room_leaves_nothing(folder, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_to_is_named(folder, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(ValueError, match="kv_memory cannot be written to. Give ComfyUI the right to, or another --output-directory"):
+    with pytest.raises(
+        ValueError,
+        match="kv_memory cannot be written to. Give ComfyUI the right to, or another "
+        "--output-directory",
+    ):
         memory_files.save(memory_of(2), "take")
 
 
 def test_a_file_that_is_gone_is_a_sentence(folder):
     name, _ = memory_files.save(memory_of(2), "take")
     (folder / name).unlink()
-    with pytest.raises(KVMemoryError, match="There is no take_00001_.safetensors in output/kv_memory"):
+    with pytest.raises(
+        KVMemoryError, match="There is no take_00001_.safetensors in output/kv_memory"
+    ):
         memory_files.load(name)

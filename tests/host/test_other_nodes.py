@@ -1,4 +1,7 @@
-"""The host's other nodes on the same MODEL: they work in a take, or are refused before it; none makes it wrong unseen."""
+"""The host's other nodes on the same MODEL: they work in a take, or are refused before it; none
+makes it wrong unseen.
+"""
+
 import os
 
 import pytest
@@ -7,8 +10,7 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import tiny  # noqa: E402
-from comfy_extras import (  # noqa: E402
+from comfy_extras import (
     nodes_apg,
     nodes_cfg,
     nodes_context_windows,
@@ -21,6 +23,7 @@ from comfy_extras import (  # noqa: E402
     nodes_slg,
     nodes_tcfg,
 )
+from support import tiny
 
 SIZE = dict(height=4, width=4)
 CHUNK = 3
@@ -39,18 +42,47 @@ def behind(node, model, *values):
 
 
 def take(model, cfg=1.0, **options):
-    return tiny.guide(model, tiny.ARVideoSampler(chunk_frames=CHUNK), tiny.noise_of(7, **SIZE), cfg=cfg, steps=options.pop("steps", 2), **options)
+    return tiny.guide(
+        model,
+        tiny.ARVideoSampler(chunk_frames=CHUNK),
+        tiny.noise_of(7, **SIZE),
+        cfg=cfg,
+        steps=options.pop("steps", 2),
+        **options,
+    )
 
 
 def windows(model, frames):
-    return behind(nodes_context_windows.WanContextWindowsManualNode, model, frames, 0, "standard_static", 1, False, "pyramid", False)
+    return behind(
+        nodes_context_windows.WanContextWindowsManualNode,
+        model,
+        frames,
+        0,
+        "standard_static",
+        1,
+        False,
+        "pyramid",
+        False,
+    )
 
 
-@pytest.mark.parametrize("node, values", [
-    (nodes_cfg.CFGZeroStar, ()), (nodes_cfg.CFGNorm, (.7,)), (nodes_fresca.FreSca, (1., 1.25, 20)), (nodes_mahiro.Mahiro, ()),
-    (nodes_tcfg.TCFG, ()), (nodes_apg.APG, (1., 5., .5)), (nodes_model_advanced.RescaleCFG, (.7,)), (nodes_nag.NAGuidance, (5., .5, 1.5)),
-    (nodes_slg.SkipLayerGuidanceDiT, (3., 0., 1., "1", "")), (nodes_model_advanced.ModelSamplingAuraFlow, (3.,)),
-    (nodes_rope.ScaleROPE, (1.5, 0., 1.5, 0., 1., 0.))], ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    "node, values",
+    [
+        (nodes_cfg.CFGZeroStar, ()),
+        (nodes_cfg.CFGNorm, (0.7,)),
+        (nodes_fresca.FreSca, (1.0, 1.25, 20)),
+        (nodes_mahiro.Mahiro, ()),
+        (nodes_tcfg.TCFG, ()),
+        (nodes_apg.APG, (1.0, 5.0, 0.5)),
+        (nodes_model_advanced.RescaleCFG, (0.7,)),
+        (nodes_nag.NAGuidance, (5.0, 0.5, 1.5)),
+        (nodes_slg.SkipLayerGuidanceDiT, (3.0, 0.0, 1.0, "1", "")),
+        (nodes_model_advanced.ModelSamplingAuraFlow, (3.0,)),
+        (nodes_rope.ScaleROPE, (1.5, 0.0, 1.5, 0.0, 1.0, 0.0)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_a_node_of_the_host_works_and_leaves_the_model_alone(node, values, model):
     plain = take(model, 3.0)
     assert torch.isfinite(take(behind(node, model, *values), 3.0)).all()
@@ -61,7 +93,11 @@ def test_a_node_of_the_host_works_and_leaves_the_model_alone(node, values, model
 def test_forwards_that_a_cache_would_leave_out_are_refused(node, model):
     steps = []
     with pytest.raises(ValueError, match="EasyCache or LazyCache .* Remove it"):
-        take(behind(node, model, .2, .15, .95, False), callback=lambda *told: steps.append(told), steps=4)
+        take(
+            behind(node, model, 0.2, 0.15, 0.95, False),
+            callback=lambda *told: steps.append(told),
+            steps=4,
+        )
     assert not steps
 
 
@@ -75,14 +111,19 @@ def test_a_forward_that_another_pack_leaves_out_ends_the_take(model):
         return outputs[0]
 
     other.set_model_unet_function_wrapper(skip)
-    with pytest.raises(ValueError, match="latent frames 0 to 2 did not reach the model's attention.* Remove the node"):
+    with pytest.raises(
+        ValueError,
+        match="latent frames 0 to 2 did not reach the model's attention.* Remove the node",
+    ):
         take(other)
 
 
 def with_self_attention(model, layer):
     """Another pack's patch on one layer, as Enhance-A-Video's on all."""
     other = model.clone()
-    other.add_object_patch(f"diffusion_model.blocks.{layer}.self_attn.forward", lambda x, freqs, **options: 0 * x)
+    other.add_object_patch(
+        f"diffusion_model.blocks.{layer}.self_attn.forward", lambda x, freqs, **options: 0 * x
+    )
     return other
 
 
@@ -99,9 +140,13 @@ def test_a_self_attention_of_another_pack_is_refused_and_not_left_out(layer, mod
 
 
 def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
-    assert torch.equal(take(windows(model, 9)), take(model))         # three latent frames, as many as a chunk
+    assert torch.equal(
+        take(windows(model, 9)), take(model)
+    )  # three latent frames, as many as a chunk
     steps = []
-    with pytest.raises(ValueError, match="windows of 2, and 3 belong together in a chunk here. Remove it"):
+    with pytest.raises(
+        ValueError, match="windows of 2, and 3 belong together in a chunk here. Remove it"
+    ):
         take(windows(model, 5), callback=lambda *told: steps.append(told))
     assert not steps
 

@@ -1,4 +1,7 @@
-"""No room for a tensor, wherever: nothing of the take stays, and a smaller one and the same one come out as ever."""
+"""No room for a tensor, wherever: nothing of the take stays, and a smaller one and the same one
+come out as ever.
+"""
+
 import os
 import random
 
@@ -9,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-from keepsake.kv_policies import KVPolicy, KVStorage, SinkWindow, Storage  # noqa: E402
+from keepsake.kv_policies import KVPolicy, KVStorage, SinkWindow, Storage
 
-from .test_resume import make, model, saved  # noqa: E402, F401
-from .test_survives import live_bytes  # noqa: E402
+from .test_resume import make, model, saved  # noqa: F401
+from .test_survives import live_bytes
 
 
 class Room(TorchDispatchMode):
@@ -29,7 +32,15 @@ class Room(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("storage", [Storage(), *(KVStorage(dtype, 1, 1) for dtype in ("fp8", "int8", "int4")), KVStorage("model", device="cpu")], ids=repr)
+@pytest.mark.parametrize(
+    "storage",
+    [
+        Storage(),
+        *(KVStorage(dtype, 1, 1) for dtype in ("fp8", "int8", "int4")),
+        KVStorage("model", device="cpu"),
+    ],
+    ids=repr,
+)
 @pytest.mark.parametrize("goes_on", [False, True], ids=["from noise", "from a memory"])
 def test_no_room_wherever(model, tmp_path, storage, goes_on):  # noqa: F811
     policy, draw = KVPolicy(SinkWindow(1, 7), storage=storage), random.Random(repr(storage))

@@ -1,4 +1,7 @@
-"""The workflows for published checkpoints, through a real server: with tiny random weights under the very names of the files."""
+"""The workflows for published checkpoints, through a real server: with tiny random weights under
+the very names of the files.
+"""
+
 import json
 import os
 import shutil
@@ -6,19 +9,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from pack import load_server
+from support.pack import load_server
 
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import comfy.ops  # noqa: E402
-from comfy.ldm.wan.model import WanModel  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+import comfy.ops
+from comfy.ldm.wan.model import WanModel
+from safetensors.torch import save_file
 
 ROOT = Path(__file__).parents[2]
 dev = load_server()
 SIDE, CLIP_PICTURES = 64, 9
-# In the text encoder's place, whose smallest file that the host knows has billions of weights: the demo world's words, as wide as umt5-xxl.
+# In the text encoder's place, whose smallest file that the host knows has billions of weights: the
+# demo world's words, as wide as umt5-xxl.
 TINY_TEXT_ENCODER = """
 import sys
 import torch
@@ -44,11 +48,27 @@ NODE_CLASS_MAPPINGS = {"TinyTextEncoder": TinyTextEncoder}
 
 def weights() -> dict[str, torch.Tensor]:
     """Wan 1.3B's width, by which the loader tells its files, with a single narrow block."""
-    model = WanModel(in_dim=16, out_dim=16, dim=1536, ffn_dim=64, freq_dim=256, text_dim=4096, num_heads=12, num_layers=1,
-                     operations=comfy.ops.disable_weight_init, device="cpu", dtype=torch.bfloat16)
+    model = WanModel(
+        in_dim=16,
+        out_dim=16,
+        dim=1536,
+        ffn_dim=64,
+        freq_dim=256,
+        text_dim=4096,
+        num_heads=12,
+        num_layers=1,
+        operations=comfy.ops.disable_weight_init,
+        device="cpu",
+        dtype=torch.bfloat16,
+    )
     random = torch.Generator().manual_seed(1)
-    return {name: torch.ones_like(p) if "norm" in name and name.endswith("weight")
-            else torch.randn(p.shape, generator=random).to(p) * (p[0].numel() if p.ndim > 1 else 16) ** -.5 for name, p in model.named_parameters()}
+    return {
+        name: torch.ones_like(p)
+        if "norm" in name and name.endswith("weight")
+        else torch.randn(p.shape, generator=random).to(p)
+        * (p[0].numel() if p.ndim > 1 else 16) ** -0.5
+        for name, p in model.named_parameters()
+    }
 
 
 def write_models(models: Path):
@@ -56,9 +76,22 @@ def write_models(models: Path):
         (models / kind).mkdir(parents=True, exist_ok=True)
     state, q = weights(), "blocks.0.self_attn.q.lora_{}.weight"
     save_file(state, models / "diffusion_models/causal_forcing-framewise.safetensors")
-    torch.save({"generator": {f"model.{name}": value for name, value in state.items()}}, models / "diffusion_models/longlive_base.pt")
-    torch.save({"generator_lora": {q.format("A"): torch.zeros(4, 1536), q.format("B"): torch.zeros(1536, 4)}}, models / "loras/lora.pt")
-    shutil.copy(ROOT / "demo/weights/demo_world_vae.safetensors", models / "vae/wan_2.1_vae.safetensors")
+    torch.save(
+        {"generator": {f"model.{name}": value for name, value in state.items()}},
+        models / "diffusion_models/longlive_base.pt",
+    )
+    torch.save(
+        {
+            "generator_lora": {
+                q.format("A"): torch.zeros(4, 1536),
+                q.format("B"): torch.zeros(1536, 4),
+            }
+        },
+        models / "loras/lora.pt",
+    )
+    shutil.copy(
+        ROOT / "demo/weights/demo_world_vae.safetensors", models / "vae/wan_2.1_vae.safetensors"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +101,50 @@ def server(host_path, tmp_path_factory):
     (base / "custom_nodes").mkdir()
     (base / "custom_nodes/tiny_text_encoder.py").write_text(TINY_TEXT_ENCODER)
     with dev.Server(host_path, base=base, cpu=True) as running:
-        made = running.run({"1": {"class_type": "EmptyImage", "inputs": {"width": SIDE, "height": SIDE, "batch_size": CLIP_PICTURES, "color": 5000}},
-                            "2": {"class_type": "CreateVideo", "inputs": {"images": ["1", 0], "fps": 16.0, "bit_depth": 8}},
-                            "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0], "filename_prefix": "clip", "format": "auto", "codec": "auto"}},
-                            "4": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "picture"}}})
+        made = running.run(
+            {
+                "1": {
+                    "class_type": "EmptyImage",
+                    "inputs": {
+                        "width": SIDE,
+                        "height": SIDE,
+                        "batch_size": CLIP_PICTURES,
+                        "color": 5000,
+                    },
+                },
+                "2": {
+                    "class_type": "CreateVideo",
+                    "inputs": {"images": ["1", 0], "fps": 16.0, "bit_depth": 8},
+                },
+                "3": {
+                    "class_type": "SaveVideo",
+                    "inputs": {
+                        "video": ["2", 0],
+                        "filename_prefix": "clip",
+                        "format": "auto",
+                        "codec": "auto",
+                    },
+                },
+                "4": {
+                    "class_type": "SaveImage",
+                    "inputs": {"images": ["1", 0], "filename_prefix": "picture"},
+                },
+            }
+        )
         shutil.copy(running.file(made["outputs"]["3"]["images"][0]), base / "input/my_clip.mp4")
         shutil.copy(running.file(made["outputs"]["4"]["images"][0]), base / "input/example.png")
         yield running
     shutil.rmtree(base)
 
 
-# By name: latent frames of the take, of which given; its chunks, window and sink, which the profile of the file's name says unless a node does.
-CASES = {"real_text_to_long_video": (9, 0, 3, 12, 3), "real_image_to_video": (4, 1, 4, 21, 0),
-         "real_continue_a_clip": (5, 3, 5, 21, 0), "real_12_gb_card": (14, 0, 14, 12, 3)}
+# By name: latent frames of the take, of which given; its chunks, window and sink, which the profile
+# of the file's name says unless a node does.
+CASES = {
+    "real_text_to_long_video": (9, 0, 3, 12, 3),
+    "real_image_to_video": (4, 1, 4, 21, 0),
+    "real_continue_a_clip": (5, 3, 5, 21, 0),
+    "real_12_gb_card": (14, 0, 14, 12, 3),
+}
 
 
 def small(name: str, frames: int) -> dict:

@@ -1,4 +1,5 @@
 """Bad input: one sentence that says what came and what to change, before any sampling."""
+
 import importlib
 import os
 
@@ -8,11 +9,11 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import tiny  # noqa: E402
-from keepsake.host.memory import outlook_of_inputs  # noqa: E402
-from keepsake.host.profiles import ARProfile, with_profile  # noqa: E402
-from keepsake.host.take import sample_take  # noqa: E402
-from keepsake.kv_policies import KVPolicy, SinkWindow  # noqa: E402
+from keepsake.host.budget.memory import outlook_of_inputs
+from keepsake.host.model.profiles import ARProfile, with_profile
+from keepsake.host.take.take import sample_take
+from keepsake.kv_policies import KVPolicy, SinkWindow
+from support import tiny
 
 SIZE = dict(height=4, width=4)
 
@@ -25,7 +26,9 @@ def model():
 def refused(match, model, noise, chunk_frames=2, policy=None, **options):
     steps = []
     with pytest.raises(ValueError, match=match):
-        tiny.ours(model, noise, chunk_frames, policy, callback=lambda *a: steps.append(a), **options)
+        tiny.ours(
+            model, noise, chunk_frames, policy, callback=lambda *a: steps.append(a), **options
+        )
     assert not steps
 
 
@@ -34,40 +37,76 @@ def test_an_image_latent_is_refused(model):
 
 
 def test_a_window_smaller_than_a_chunk_is_refused(model):
-    refused("window_frames = 2 cannot hold", model, tiny.noise_of(6, **SIZE), 3, KVPolicy(SinkWindow(0, 2)))
+    refused(
+        "window_frames = 2 cannot hold",
+        model,
+        tiny.noise_of(6, **SIZE),
+        3,
+        KVPolicy(SinkWindow(0, 2)),
+    )
 
 
 def test_a_prefix_of_another_size_is_refused(model):
-    refused("height and width must agree", model, tiny.noise_of(4, **SIZE), prefix=tiny.noise_of(1, 6, 6))
+    refused(
+        "height and width must agree",
+        model,
+        tiny.noise_of(4, **SIZE),
+        prefix=tiny.noise_of(1, 6, 6),
+    )
 
 
 def test_a_prefix_longer_than_the_take_is_refused(model):
-    refused("nothing is left to make", model, tiny.noise_of(4, **SIZE), prefix=tiny.noise_of(4, **SIZE))
+    refused(
+        "nothing is left to make", model, tiny.noise_of(4, **SIZE), prefix=tiny.noise_of(4, **SIZE)
+    )
 
 
 def test_a_control_for_a_model_without_one_is_refused(model):
-    refused("Leave the control input open", model, tiny.noise_of(4, **SIZE), control=torch.zeros(1, 16, 4, 4, 4))
+    refused(
+        "Leave the control input open",
+        model,
+        tiny.noise_of(4, **SIZE),
+        control=torch.zeros(1, 16, 4, 4, 4),
+    )
 
 
 def test_a_control_of_the_wrong_length_is_refused():
-    refused("made for 3 latent frames of 4x4, the take has 4", tiny.tiny_model(in_dim=32), tiny.noise_of(4, **SIZE),
-            control=torch.zeros(1, 16, 3, 4, 4))
+    refused(
+        "made for 3 latent frames of 4x4, the take has 4",
+        tiny.tiny_model(in_dim=32),
+        tiny.noise_of(4, **SIZE),
+        control=torch.zeros(1, 16, 3, 4, 4),
+    )
 
 
 def test_a_missing_control_is_refused():
-    model = with_profile(tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile("needs one", needs_control=True))
+    model = with_profile(
+        tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile("needs one", needs_control=True)
+    )
     with pytest.raises(ValueError, match="follows a camera and none is connected"):
         tiny.guide(model, tiny.ARVideoSampler(), tiny.noise_of(4, **SIZE))
 
 
 def test_sigmas_that_stop_above_zero_are_refused(model):
-    refused("down to 0", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([1., .5, .2]))
+    refused("down to 0", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([1.0, 0.5, 0.2]))
 
 
 def test_sigmas_without_a_step_are_refused(model):
     with pytest.raises(ValueError, match="no step at all"):
-        sample_take(model, tiny.prompt(1), None, 1.0, {"samples": tiny.noise_of(4, **SIZE)}, seed=0, steps=2, chunk_frames=2, policy=None,
-                    prefix=None, control=None, sigmas=torch.tensor([]))
+        sample_take(
+            model,
+            tiny.prompt(1),
+            None,
+            1.0,
+            {"samples": tiny.noise_of(4, **SIZE)},
+            seed=0,
+            steps=2,
+            chunk_frames=2,
+            policy=None,
+            prefix=None,
+            control=None,
+            sigmas=torch.tensor([]),
+        )
 
 
 def test_a_latent_of_another_model_is_refused(model):
@@ -75,11 +114,24 @@ def test_a_latent_of_another_model_is_refused(model):
 
 
 def test_rising_sigmas_are_refused(model):
-    refused("fall from step to step", model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor([.5, .5, 0.]))
+    refused(
+        "fall from step to step",
+        model,
+        tiny.noise_of(4, **SIZE),
+        sigmas=torch.tensor([0.5, 0.5, 0.0]),
+    )
 
 
-@pytest.mark.parametrize("sigmas, says", [([torch.nan, .5, 0.], "finite; got .nan, 0.5, 0.0"), ([1., torch.nan, 0.], "finite"), ([torch.inf, .5, 0.], "finite"),
-                                          ([14.6, 3., 0.], "begin at 1 at most"), ([1.01, .5, 0.], "begin at 1 at most")])
+@pytest.mark.parametrize(
+    "sigmas, says",
+    [
+        ([torch.nan, 0.5, 0.0], "finite; got .nan, 0.5, 0.0"),
+        ([1.0, torch.nan, 0.0], "finite"),
+        ([torch.inf, 0.5, 0.0], "finite"),
+        ([14.6, 3.0, 0.0], "begin at 1 at most"),
+        ([1.01, 0.5, 0.0], "begin at 1 at most"),
+    ],
+)
 def test_sigmas_of_no_flow_model_are_refused(model, sigmas, says):
     refused(says, model, tiny.noise_of(4, **SIZE), sigmas=torch.tensor(sigmas))
 
@@ -91,24 +143,63 @@ def test_a_prompt_for_a_region_is_refused(model, key, value):
     refused("cannot be cut into chunks", model, tiny.noise_of(4, **SIZE), positive=positive)
 
 
-@pytest.mark.parametrize("cfg, says", [(3.0, "needs a negative prompt"), (float("nan"), "no number to guide by")])
+@pytest.mark.parametrize(
+    "cfg, says", [(3.0, "needs a negative prompt"), (float("nan"), "no number to guide by")]
+)
 def test_guidance_without_a_negative_prompt_or_a_number_is_refused(model, cfg, says):
     latent = {"samples": tiny.noise_of(4, **SIZE)}
     with pytest.raises(ValueError, match=says):
-        sample_take(model, tiny.prompt(1), None, cfg, latent, seed=0, steps=2, chunk_frames=2, policy=None, prefix=None, control=None, sigmas=None)
+        sample_take(
+            model,
+            tiny.prompt(1),
+            None,
+            cfg,
+            latent,
+            seed=0,
+            steps=2,
+            chunk_frames=2,
+            policy=None,
+            prefix=None,
+            control=None,
+            sigmas=None,
+        )
 
 
 def test_a_model_that_is_not_wan_is_refused(model):
     other = model.clone()
     other.add_object_patch("diffusion_model", torch.nn.Identity())
     with pytest.raises(ValueError, match="Wan family, and this MODEL is Identity"):
-        sample_take(other, tiny.prompt(1), None, 1.0, {"samples": tiny.noise_of(4, **SIZE)}, seed=0, steps=2, chunk_frames=2, policy=None,
-                    prefix=None, control=None, sigmas=None)
+        sample_take(
+            other,
+            tiny.prompt(1),
+            None,
+            1.0,
+            {"samples": tiny.noise_of(4, **SIZE)},
+            seed=0,
+            steps=2,
+            chunk_frames=2,
+            policy=None,
+            prefix=None,
+            control=None,
+            sigmas=None,
+        )
 
 
-@pytest.mark.parametrize("kind", ["VaceWanModel", "CameraWanModel", "WanModel_S2V", "HumoWanModel", "SCAILWanModel", "AnimateWanModel"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "VaceWanModel",
+        "CameraWanModel",
+        "WanModel_S2V",
+        "HumoWanModel",
+        "SCAILWanModel",
+        "AnimateWanModel",
+    ],
+)
 def test_wans_side_models_are_refused(model, kind):
-    module = importlib.import_module("comfy.ldm.wan.model_animate" if kind == "AnimateWanModel" else "comfy.ldm.wan.model")
+    module = importlib.import_module(
+        "comfy.ldm.wan.model_animate" if kind == "AnimateWanModel" else "comfy.ldm.wan.model"
+    )
     other = model.clone()
     other.add_object_patch("diffusion_model", object.__new__(getattr(module, kind)))
     with pytest.raises(ValueError, match=f"is a {kind}, whose extra inputs"):
@@ -127,17 +218,35 @@ def test_weights_that_give_no_finite_numbers_are_named():
         tiny.ours(broken, tiny.noise_of(2, **SIZE), 2)
 
 
-# -- numbers that come by wire, where no widget holds them to a range ------------------------------------------------------------
+# -- numbers that come by wire, where no widget holds them to a range
+# ------------------------------------------------------------
+
 
 def made(model, **inputs):
     latent = {"samples": inputs.pop("samples", torch.zeros(1, 16, 4, 4, 4))}
-    return sample_take(model, inputs.pop("positive", tiny.prompt(1)), None, 1.0, latent, **{"seed": 0, "steps": 2, "chunk_frames": 2, **inputs})
+    return sample_take(
+        model,
+        inputs.pop("positive", tiny.prompt(1)),
+        None,
+        1.0,
+        latent,
+        **{"seed": 0, "steps": 2, "chunk_frames": 2, **inputs},
+    )
 
 
-@pytest.mark.parametrize("inputs, says", [
-    (dict(chunk_frames=-1), "chunk_frames is -1. Use at least 1"), (dict(steps=-1), "steps is -1. Use at least 1"),
-    (dict(samples=torch.zeros(1, 16, 0, 4, 4)), r"needs a video latent .* shape \[1, 16, 0, 4, 4\]"),
-    (dict(positive=[]), "No prompt reaches the sampler")], ids=str)
+@pytest.mark.parametrize(
+    "inputs, says",
+    [
+        (dict(chunk_frames=-1), "chunk_frames is -1. Use at least 1"),
+        (dict(steps=-1), "steps is -1. Use at least 1"),
+        (
+            dict(samples=torch.zeros(1, 16, 0, 4, 4)),
+            r"needs a video latent .* shape \[1, 16, 0, 4, 4\]",
+        ),
+        (dict(positive=[]), "No prompt reaches the sampler"),
+    ],
+    ids=str,
+)
 def test_a_take_of_nothing_is_refused(inputs, says, model):
     steps = []
     with pytest.raises(ValueError, match=says):
@@ -145,17 +254,41 @@ def test_a_take_of_nothing_is_refused(inputs, says, model):
     assert not steps
 
 
-@pytest.mark.parametrize("inputs, says", [(dict(chunk_frames=-1), "chunk_frames is -1"), (dict(steps=-1), "steps is -1"),
-                                          (dict(prompts=0), "prompts is 0. Use at least 1")], ids=str)
+@pytest.mark.parametrize(
+    "inputs, says",
+    [
+        (dict(chunk_frames=-1), "chunk_frames is -1"),
+        (dict(steps=-1), "steps is -1"),
+        (dict(prompts=0), "prompts is 0. Use at least 1"),
+    ],
+    ids=str,
+)
 def test_an_estimate_of_nothing_is_refused(inputs, says, model):
     with pytest.raises(ValueError, match=says):
-        outlook_of_inputs(model, {"samples": torch.zeros(1, 16, 4, 4, 4)}, **{"steps": 2, "chunk_frames": 2, "prompts": 1, **inputs}, cfg=1.0,
-                          policy=None, prefix=None)
+        outlook_of_inputs(
+            model,
+            {"samples": torch.zeros(1, 16, 4, 4, 4)},
+            **{"steps": 2, "chunk_frames": 2, "prompts": 1, **inputs},
+            cfg=1.0,
+            policy=None,
+            prefix=None,
+        )
 
 
-@pytest.mark.parametrize("number", [dict(chunk_frames=0), dict(steps=0), dict(shift=-1.0), dict(shift=float("nan")), dict(temporal_compression=0),
-                                    dict(first_chunk_steps=-1), dict(window_frames=-1)], ids=str)
+@pytest.mark.parametrize(
+    "number",
+    [
+        dict(chunk_frames=0),
+        dict(steps=0),
+        dict(shift=-1.0),
+        dict(shift=float("nan")),
+        dict(temporal_compression=0),
+        dict(first_chunk_steps=-1),
+        dict(window_frames=-1),
+    ],
+    ids=str,
+)
 def test_a_profile_of_nothing_is_refused(number):
-    (name, value), = number.items()
+    ((name, value),) = number.items()
     with pytest.raises(ValueError, match=f"An AR profile's {name} is {value}. Use at least"):
         ARProfile(**number)

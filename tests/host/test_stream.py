@@ -1,4 +1,7 @@
-"""Takes into a file while they are made: equal to decoding at once, safe at every point, every frame once."""
+"""Takes into a file while they are made: equal to decoding at once, safe at every point, every
+frame once.
+"""
+
 import os
 
 import pytest
@@ -7,20 +10,34 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import av  # noqa: E402
-import comfy.model_management  # noqa: E402
-import comfy.sd  # noqa: E402
-import folder_paths  # noqa: E402
-import tiny  # noqa: E402
-from comfy.ldm.wan.vae import WanVAE  # noqa: E402
-from keepsake.host import stream as streams  # noqa: E402
-from keepsake.host.stream import StreamToFile  # noqa: E402
-from keepsake.host.stream_decode import StreamDecoder  # noqa: E402
-from keepsake.host.take import sample_take  # noqa: E402
-from keepsake.kv_policies import DeCoPrune, FlashForward, KVMemoryError, KVPolicy, RollingForcing, SinkWindow  # noqa: E402
+import av
+import comfy.model_management
+import comfy.sd
+import folder_paths
+from comfy.ldm.wan.vae import WanVAE
+from keepsake.host.files import take_file as streams
+from keepsake.host.files.stream_decode import StreamDecoder
+from keepsake.host.files.take_file import StreamToFile
+from keepsake.host.take.take import sample_take
+from keepsake.kv_policies import (
+    DeCoPrune,
+    FlashForward,
+    KVMemoryError,
+    KVPolicy,
+    RollingForcing,
+    SinkWindow,
+)
+from support import tiny
 
 FRAMES, CHUNK = 9, 2
-FLASH = FlashForward(anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=1, stage_history=1, budget_frames=6)
+FLASH = FlashForward(
+    anchor_stride=4,
+    block_anchors=2,
+    anchor_window=2,
+    planner_history=1,
+    stage_history=1,
+    budget_frames=6,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +48,23 @@ def model():
 @pytest.fixture(scope="module")
 def vae():
     """A tiny random Wan VAE in the host's own wrapper."""
-    module, generator = WanVAE(dim=8, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True]), torch.Generator()
-    state = {name: torch.ones(p.shape) if "gamma" in name else torch.randn(p.shape, generator=generator.manual_seed(i)) * (p[0].numel() or 1) ** -.5
-             for i, (name, p) in enumerate(module.named_parameters())}
+    module, generator = (
+        WanVAE(
+            dim=8,
+            z_dim=16,
+            dim_mult=[1, 2, 4, 4],
+            num_res_blocks=2,
+            attn_scales=[],
+            temperal_downsample=[False, True, True],
+        ),
+        torch.Generator(),
+    )
+    state = {
+        name: torch.ones(p.shape)
+        if "gamma" in name
+        else torch.randn(p.shape, generator=generator.manual_seed(i)) * (p[0].numel() or 1) ** -0.5
+        for i, (name, p) in enumerate(module.named_parameters())
+    }
     return comfy.sd.VAE(sd=state)
 
 
@@ -43,16 +74,43 @@ def output(tmp_path, monkeypatch):
     return tmp_path
 
 
-def make(model, vae, resume=False, every=1, policy=None, stream=True, frames=FRAMES, chunk_frames=CHUNK, callback=None, fps=16.0, **options):
+def make(
+    model,
+    vae,
+    resume=False,
+    every=1,
+    policy=None,
+    stream=True,
+    frames=FRAMES,
+    chunk_frames=CHUNK,
+    callback=None,
+    fps=16.0,
+    **options,
+):
     to_file = StreamToFile(vae, "take", fps, every, resume) if stream else None
-    taken, stats = sample_take(model, tiny.prompt(1), None, 1.0, {"samples": torch.zeros(1, 16, frames, 4, 6)}, seed=11, steps=3,
-                               chunk_frames=chunk_frames, policy=policy, stream=to_file, callback=callback or (lambda *a: None), **options)
+    taken, stats = sample_take(
+        model,
+        tiny.prompt(1),
+        None,
+        1.0,
+        {"samples": torch.zeros(1, 16, frames, 4, 6)},
+        seed=11,
+        steps=3,
+        chunk_frames=chunk_frames,
+        policy=policy,
+        stream=to_file,
+        callback=callback or (lambda *a: None),
+        **options,
+    )
     return taken["samples"], stats
 
 
 def pictures_of(path):
     with av.open(str(path)) as video:
-        return [(round(float(frame.time) * 16, 3), frame.to_ndarray(format="rgb24")) for frame in video.decode(video=0)]
+        return [
+            (round(float(frame.time) * 16, 3), frame.to_ndarray(format="rgb24"))
+            for frame in video.decode(video=0)
+        ]
 
 
 @pytest.mark.parametrize("sizes", [[9], [1] * 9, [3, 3, 3], [2, 5, 1, 1], [1, 3, 4, 1]], ids=str)
@@ -61,11 +119,13 @@ def test_pieces_decode_to_the_same_bits_as_the_whole(vae, model, sizes):
     decoder, out = StreamDecoder(vae, model), []
     for part in latents.split(sizes, 2):
         out.append(decoder(part))
-        state, decoder = decoder.state(), StreamDecoder(vae, model)      # as after a restart
+        state, decoder = decoder.state(), StreamDecoder(vae, model)  # as after a restart
         decoder.restore(state)
     out.append(decoder.last())
     whole = vae.decode(latents)
-    assert torch.equal(torch.cat([part for part in out if len(part)]), whole.reshape(-1, *whole.shape[-3:]))
+    assert torch.equal(
+        torch.cat([part for part in out if len(part)]), whole.reshape(-1, *whole.shape[-3:])
+    )
 
 
 def test_a_cancel_is_heard_between_two_pieces(vae, model, monkeypatch):
@@ -90,12 +150,26 @@ def test_a_streamed_take_is_the_take_and_its_video_all_of_its_pictures(model, va
     assert torch.equal(latents, plain)
     told, shown = pictures_of(output / "take_00001_.mp4"), vae.decode(plain).reshape(-1, 32, 48, 3)
     assert [number for number, _ in told] == list(range(33))
-    assert max((torch.tensor(picture) / 255 - right).abs().mean() for (_, picture), right in zip(told, shown, strict=True)) < .2
+    assert (
+        max(
+            (torch.tensor(picture) / 255 - right).abs().mean()
+            for (_, picture), right in zip(told, shown, strict=True)
+        )
+        < 0.2
+    )
     assert any("33 pictures. Saved up to latent frame 9" in note for note in stats.notes)
 
 
-@pytest.mark.parametrize("policy, step", [(KVPolicy(SinkWindow(1, 6, "shifted")), 11), (KVPolicy(DeCoPrune(gamma=.5)), 11), (KVPolicy(schedule=FLASH), 15),
-                                          (KVPolicy(schedule=RollingForcing(15)), 6)], ids=["window", "decoprune", "flash", "rolling"])
+@pytest.mark.parametrize(
+    "policy, step",
+    [
+        (KVPolicy(SinkWindow(1, 6, "shifted")), 11),
+        (KVPolicy(DeCoPrune(gamma=0.5)), 11),
+        (KVPolicy(schedule=FLASH), 15),
+        (KVPolicy(schedule=RollingForcing(15)), 6),
+    ],
+    ids=["window", "decoprune", "flash", "rolling"],
+)
 def test_a_cancelled_take_plays_and_resumes_to_the_same_bytes(model, vae, output, policy, step):
     plain, _ = make(model, vae, policy=policy, every=2)
     straight = (output / "take_00001_.mp4").read_bytes()
@@ -131,7 +205,9 @@ def test_a_fault_at_any_save_loses_only_what_came_since(model, vae, output, monk
     monkeypatch.undo()
     monkeypatch.setattr(folder_paths, "get_output_directory", lambda: str(output))
     again, stats = make(model, vae, resume=True)
-    video = output / ("take_00002_.mp4" if at > 2 else "take_00003_.mp4")        # before the first save there is nothing to resume
+    video = output / (
+        "take_00002_.mp4" if at > 2 else "take_00003_.mp4"
+    )  # before the first save there is nothing to resume
     assert torch.equal(again, plain) and video.read_bytes() == straight
 
 

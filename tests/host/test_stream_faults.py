@@ -1,4 +1,7 @@
-"""What takes in files must survive: kills while a frame waits for its pair, another writer, files that were tampered with."""
+"""What takes in files must survive: kills while a frame waits for its pair, another writer, files
+that were tampered with.
+"""
+
 import os
 import random
 
@@ -8,13 +11,13 @@ import torch
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import tiny  # noqa: E402
-from keepsake.host import stream as streams  # noqa: E402
-from keepsake.host.stream import StreamToFile  # noqa: E402
-from keepsake.kv_policies import KVMemoryError, KVPolicy, SinkWindow  # noqa: E402
-from mutate import mutations  # noqa: E402
+from keepsake.host.files import take_file as streams
+from keepsake.host.files.take_file import StreamToFile
+from keepsake.kv_policies import KVMemoryError, KVPolicy, SinkWindow
+from support import tiny
+from support.mutate import mutations
 
-from .test_stream import make, model, output, pictures_of, vae  # noqa: E402, F401
+from .test_stream import make, model, output, pictures_of, vae  # noqa: F401
 
 
 class Killed(BaseException):
@@ -38,11 +41,14 @@ def kill(monkeypatch):
         with monkeypatch.context() as patched, pytest.raises(Killed):
             patched.setattr(streams, "save_tree", save_tree)
             run()
+
     return kill
 
 
 def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, output, kill):  # noqa: F811
-    """No picture came before that save, and the video still held those that were there before the take went on."""
+    """No picture came before that save, and the video still held those that were there before the
+    take went on.
+    """
     options = dict(frames=7, chunk_frames=1)
     make(model, vae, **options)
     kill(3, lambda: make(model, vae, every=3, **options))
@@ -52,7 +58,10 @@ def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, outp
 
 
 def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, output, kill):  # noqa: F811
-    """The pictures of its last frame, which got no pair, were in the video and are not in the longer take's."""
+    """The pictures of its last frame, which got no pair, were in the video and are not in the
+    longer take's.
+    """
+
     def make_both(frames, **options):
         return make(model, vae, frames=frames, chunk_frames=1, **options)
 
@@ -66,33 +75,43 @@ def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, out
 
 def test_a_save_adds_its_latents_to_the_folder_and_nothing_else(model, vae, output):  # noqa: F811
     """What the decoder carries is large, and only the latest of it is needed."""
+
     def size(frames):
         make(model, vae, resume=frames > 9, frames=frames, policy=KVPolicy(SinkWindow(1, 6)))
         return sum(path.stat().st_size for path in (output / "take_00001_.take").iterdir())
 
     sizes = [size(frames) for frames in (9, 17, 25)]
-    assert sizes[2] - sizes[1] < 8 * 16 * 4 * 6 * 4 + 4 * 1000       # and the headers of four files
+    assert sizes[2] - sizes[1] < 8 * 16 * 4 * 6 * 4 + 4 * 1000  # and the headers of four files
 
 
 def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, vae, output):  # noqa: F811
     """Its removal, or a second ComfyUI that goes on with the same take."""
     plain, _ = make(model, vae)
-    video, straight, steps = output / "take_00002_.mp4", (output / "take_00001_.mp4").read_bytes(), []
+    video, straight, steps = (
+        output / "take_00002_.mp4",
+        (output / "take_00001_.mp4").read_bytes(),
+        [],
+    )
 
     def other(*args):
         steps.append(1)
         if len(steps) == 11:
             os.truncate(video, 2000)
 
-    with pytest.raises(RuntimeError, match="not as this take left it: it was removed, or another take goes on in it"):
+    with pytest.raises(
+        RuntimeError,
+        match="not as this take left it: it was removed, or another take goes on in it",
+    ):
         make(model, vae, callback=other)
-    video.write_bytes(straight)                  # as the other one made it
+    video.write_bytes(straight)  # as the other one made it
     again, _ = make(model, vae, resume=True)
     assert torch.equal(again, plain) and video.read_bytes() == straight
 
 
 def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, monkeypatch):  # noqa: F811
-    """As two ComfyUIs with one output folder: the second while the first one's pictures are encoded."""
+    """As two ComfyUIs with one output folder: the second while the first one's pictures are
+    encoded.
+    """
     first, second = (StreamToFile(vae, "take", 16.0, 1, False).open(model) for _ in range(2))
 
     real = streams.append_pictures
@@ -109,7 +128,10 @@ def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, mon
 
 def test_another_frame_rate_is_refused(model, vae, output):  # noqa: F811
     make(model, vae, stop_after=5)
-    with pytest.raises(KVMemoryError, match="has 16 pictures a second, and the stream is to have 24. Set fps as it was"):
+    with pytest.raises(
+        KVMemoryError,
+        match="has 16 pictures a second, and the stream is to have 24. Set fps as it was",
+    ):
         make(model, vae, resume=True, fps=24.0)
 
 

@@ -1,4 +1,5 @@
 """Banks: which rows live, what they are called, and that keys and values travel with their names."""
+
 import pytest
 import torch
 from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
@@ -8,7 +9,9 @@ GEOMETRY = Geometry(layers=2, heads=2, head_dim=4, grid=(1, 2), chunk_frames=2, 
 
 def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1)), plan=None):
     """Two tokens a frame, two frames a chunk; every key and value says which row it was."""
-    bank = Bank(GEOMETRY, plan or BankPlan(frames, frames, heads), Storage(), dtype, torch.device("cpu"))
+    bank = Bank(
+        GEOMETRY, plan or BankPlan(frames, frames, heads), Storage(), dtype, torch.device("cpu")
+    )
     fill(bank, frames)
     return bank
 
@@ -17,25 +20,42 @@ def fill(bank, frames, more=0):
     for index, start in enumerate(range(0, frames, 2)):
         bank.reserve(Chunk(index, start, 2))
         for layer, heads in enumerate(bank.heads):
-            k = torch.arange(bank.committed, bank.length)[None, :, None, None].expand(1, 4, len(heads), 4) + 100 * layer + more
+            k = (
+                torch.arange(bank.committed, bank.length)[None, :, None, None].expand(
+                    1, 4, len(heads), 4
+                )
+                + 100 * layer
+                + more
+            )
             bank.write(layer, k, -k)
         bank.commit()
 
 
 def test_rows_are_named_by_frame_and_cell():
     bank = filled_bank()
-    assert bank.frame[:bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert bank.cell[:bank.length].tolist() == [0, 1] * 4
-    assert bank.position[:bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert bank.frame[: bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert bank.cell[: bank.length].tolist() == [0, 1] * 4
+    assert bank.position[: bank.length].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2], [0, 3, 7], [5, 6], [], [0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [0, 1, 2],
+        [0, 3, 7],
+        [5, 6],
+        [],
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [0, 1, 2, 3, 4, 5, 6],
+        [1, 2, 3, 4, 5, 6, 7],
+    ],
+)
 def test_keep_gathers_the_same_rows_in_every_layer(rows):
     bank = filled_bank()
     names = bank.frame[:8][rows].tolist(), bank.cell[:8][rows].tolist()
     bank.keep(torch.tensor(rows, dtype=torch.long))
     assert (bank.length, bank.committed) == (len(rows), len(rows))
-    assert (bank.frame[:bank.length].tolist(), bank.cell[:bank.length].tolist()) == names
+    assert (bank.frame[: bank.length].tolist(), bank.cell[: bank.length].tolist()) == names
     for layer in range(2):
         k, v = bank.read(layer)
         assert k[0, :, 0, 0].tolist() == [row + 100 * layer for row in rows]
@@ -51,11 +71,11 @@ def test_the_chunk_in_work_survives_compaction_and_is_overwritten_in_place():
     bank = filled_bank(frames=6)
     bank.keep(torch.arange(8))
     bank.reserve(Chunk(2, 4, 2))
-    bank.write(0, torch.full((1, 4, 2, 4), 7.), torch.full((1, 4, 2, 4), 7.))
+    bank.write(0, torch.full((1, 4, 2, 4), 7.0), torch.full((1, 4, 2, 4), 7.0))
     bank.keep(torch.tensor([0, 5, 8, 9, 10, 11]))
     assert (bank.committed, bank.length) == (2, 6)
     assert bank.frame[:6].tolist() == [0, 2, 4, 4, 5, 5]
-    bank.write(0, torch.full((1, 4, 2, 4), 9.), torch.full((1, 4, 2, 4), 9.))
+    bank.write(0, torch.full((1, 4, 2, 4), 9.0), torch.full((1, 4, 2, 4), 9.0))
     assert bank.read(0)[0][0, :, 0, 0].tolist() == [0, 5, 9, 9, 9, 9]
 
 
@@ -82,7 +102,9 @@ def test_a_bank_grows_and_loses_nothing():
             assert torch.equal(a, b)
     for name in ("frame", "cell", "position"):
         assert torch.equal(getattr(grown, name)[:16], getattr(whole, name)[:16])
-    assert filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8          # by a quarter at least, and no further than it must
+    assert (
+        filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8
+    )  # by a quarter at least, and no further than it must
     with pytest.raises(RuntimeError, match="most_frames"):
         grown.reserve(Chunk(4, 8, 2))
 
@@ -105,12 +127,12 @@ def test_what_was_held_is_forgotten_with_the_rows():
     """After a cut the new shot's sink moves, from its own keys."""
     bank, fresh = filled_bank(), filled_bank()
     bank.hold(2)
-    bank.move(torch.full((2,), 5., dtype=torch.float64))
+    bank.move(torch.full((2,), 5.0, dtype=torch.float64))
     for each in (bank, fresh):
         each.clear()
         fill(each, 4, more=1000)
         each.hold(2)
-        each.move(torch.full((2,), 9., dtype=torch.float64))
+        each.move(torch.full((2,), 9.0, dtype=torch.float64))
     assert torch.equal(bank.read(1)[0], fresh.read(1)[0]) and bank.read(1)[0][0, 0, 0, 2] == 1100
 
 
@@ -120,7 +142,7 @@ def test_a_sink_that_moves_often_gathers_no_rounding_error():
         bank.hold(2)
     for step in range(1, 200):
         moved.move(torch.full((2,), float(step), dtype=torch.float64))
-    once.move(torch.full((2,), 199., dtype=torch.float64))
+    once.move(torch.full((2,), 199.0, dtype=torch.float64))
     assert torch.equal(moved.pages[1].k, once.pages[1].k)
     assert moved.position[:3].tolist() == [199, 199, 1]
     moved.move(torch.zeros(2, dtype=torch.float64))

@@ -1,7 +1,8 @@
 """Moving keys in time against a plain float64 reference."""
+
 import torch
 from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
-from keepsake.kv_policies.reindex import virtual_frames
+from keepsake.kv_policies.retention.reindex import virtual_frames
 
 from ..fake import rotate_in_time
 
@@ -11,7 +12,10 @@ def rotate_reference(k, position, channels, theta):
     out = k.double().clone()
     for row, t in enumerate(position.tolist()):
         for pair in range(channels // 2):
-            turn = torch.polar(torch.tensor(1., dtype=torch.float64), torch.tensor(t * theta ** (-2 * pair / channels), dtype=torch.float64))
+            turn = torch.polar(
+                torch.tensor(1.0, dtype=torch.float64),
+                torch.tensor(t * theta ** (-2 * pair / channels), dtype=torch.float64),
+            )
             z = torch.complex(out[:, row, :, 2 * pair], out[:, row, :, 2 * pair + 1]) * turn
             out[:, row, :, 2 * pair], out[:, row, :, 2 * pair + 1] = z.real, z.imag
     return out
@@ -22,9 +26,11 @@ def keys(rows=5, dtype=torch.float32):
 
 
 def test_rotation_equals_the_reference_and_leaves_the_spatial_channels():
-    position = torch.tensor([0., 1., 7.5, 1025., 50000.], dtype=torch.float64)
+    position = torch.tensor([0.0, 1.0, 7.5, 1025.0, 50000.0], dtype=torch.float64)
     turned = rotate_in_time(keys(), position, 6)
-    assert torch.allclose(turned.double(), rotate_reference(keys(), position, 6, 10000.0), atol=1e-6)
+    assert torch.allclose(
+        turned.double(), rotate_reference(keys(), position, 6, 10000.0), atol=1e-6
+    )
     assert torch.equal(turned[..., 6:], keys()[..., 6:])
 
 
@@ -36,26 +42,45 @@ def test_moving_equals_rotating_the_bare_key_at_the_new_place():
 
 def test_pruning_and_rotating_commute():
     rows, position = torch.tensor([0, 3, 4]), torch.arange(5).double() * 3
-    assert torch.equal(rotate_in_time(keys(), position, 6)[:, rows], rotate_in_time(keys()[:, rows], position[rows], 6))
+    assert torch.equal(
+        rotate_in_time(keys(), position, 6)[:, rows],
+        rotate_in_time(keys()[:, rows], position[rows], 6),
+    )
 
 
 def test_bf16_keys_stay_bf16_and_close():
     position = torch.arange(5).double() * 100
     turned = rotate_in_time(keys(dtype=torch.bfloat16), position, 6)
     assert turned.dtype == torch.bfloat16
-    assert torch.allclose(turned.double(), rotate_reference(keys(dtype=torch.bfloat16), position, 6, 10000.0), atol=2e-2)
+    assert torch.allclose(
+        turned.double(),
+        rotate_reference(keys(dtype=torch.bfloat16), position, 6, 10000.0),
+        atol=2e-2,
+    )
 
 
 def test_a_history_past_1024_frames_that_was_squeezed_again_and_again_stays_exact():
-    """Length reports: no table, no limit. Each move rounds a fp32 key once; a held sink starts from its originals."""
-    geometry = Geometry(layers=1, heads=2, head_dim=16, grid=(1, 1), chunk_frames=1, temporal_channels=6)
+    """Length reports: no table, no limit. Each move rounds a fp32 key once; a held sink starts from
+    its originals.
+    """
+    geometry = Geometry(
+        layers=1, heads=2, head_dim=16, grid=(1, 1), chunk_frames=1, temporal_channels=6
+    )
     for held in (0, 5):
-        bank = Bank(geometry, BankPlan(5, 5, held_frames=held), Storage(), torch.float32, torch.device("cpu"))
+        bank = Bank(
+            geometry,
+            BankPlan(5, 5, held_frames=held),
+            Storage(),
+            torch.float32,
+            torch.device("cpu"),
+        )
         bare = keys()
         for start in (0, 3, 900, 1500, 5000):
             bank.reserve(Chunk(0, start, 1))
             row = bank.length - 1
-            k = rotate_in_time(bare[:, row:row + 1], torch.tensor([float(start)], dtype=torch.float64), 6)
+            k = rotate_in_time(
+                bare[:, row : row + 1], torch.tensor([float(start)], dtype=torch.float64), 6
+            )
             bank.write(0, k, k)
             bank.commit()
         if held:

@@ -1,4 +1,5 @@
 """Sink + window: hand cases of which frames a chunk can read."""
+
 import pytest
 import torch
 from keepsake.kv_policies import KVPolicy, SinkWindow, Take
@@ -8,13 +9,18 @@ from .. import fake
 
 
 def history(policy, frames, chunk_frames, prefix=None, starts=()):
-    """Frames in the cache beside a chunk's own, while it is made: {start frame: [frames]}, and the positions of their tokens."""
+    """Frames in the cache beside a chunk's own, while it is made: {start frame: [frames]}, and the
+    positions of their tokens.
+    """
     seen, positions = {}, {}
 
     def look(session, forward, x, sigma):
-        bank, start = session.streams["positive"].caches["history"].banks[0], forward.chunk.start_frame
-        seen[start] = sorted(set(bank.frame[:bank.committed].tolist()))
-        positions[start] = bank.position[:bank.committed:6].tolist()
+        bank, start = (
+            session.streams["positive"].caches["history"].banks[0],
+            forward.chunk.start_frame,
+        )
+        seen[start] = sorted(set(bank.frame[: bank.committed].tolist()))
+        positions[start] = bank.position[: bank.committed : 6].tolist()
 
     fake.take(KVPolicy(policy), frames, chunk_frames, prefix, on_forward=look, starts=starts)
     return seen, positions
@@ -27,7 +33,14 @@ def test_sliding_window_keeps_the_latest_whole_chunks():
 
 def test_sink_frames_stay_and_count_in_the_window():
     seen, _ = history(SinkWindow(2, 6), 12, 2)
-    assert seen == {0: [], 2: [0, 1], 4: [0, 1, 2, 3], 6: [0, 1, 4, 5], 8: [0, 1, 6, 7], 10: [0, 1, 8, 9]}
+    assert seen == {
+        0: [],
+        2: [0, 1],
+        4: [0, 1, 2, 3],
+        6: [0, 1, 4, 5],
+        8: [0, 1, 6, 7],
+        10: [0, 1, 8, 9],
+    }
 
 
 def test_a_window_that_is_no_multiple_of_the_chunk_keeps_whole_chunks():
@@ -81,11 +94,17 @@ def test_a_sink_of_several_frame_wise_chunks_stays_put_until_a_gap_opens():
 
 
 def test_a_window_smaller_than_sink_and_chunk_is_refused_in_words():
-    with pytest.raises(ValueError, match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. Use .* at least 5, or smaller chunks"):
-        SinkWindow(2, 4).check(fake.geometry(chunk_frames=3), Take(9, 0, (1., 0.), 0))
+    with pytest.raises(
+        ValueError,
+        match="window_frames = 4 cannot hold sink_frames = 2 and the chunk in work .3 frames.. "
+        "Use .* at least 5, or smaller chunks",
+    ):
+        SinkWindow(2, 4).check(fake.geometry(chunk_frames=3), Take(9, 0, (1.0, 0.0), 0))
 
 
-@pytest.mark.parametrize("values", [dict(sink_frames=-1), dict(window_frames=0), dict(sink_rope="round")])
+@pytest.mark.parametrize(
+    "values", [dict(sink_frames=-1), dict(window_frames=0), dict(sink_rope="round")]
+)
 def test_impossible_values_are_refused(values):
     with pytest.raises(ValueError):
         SinkWindow(**values)

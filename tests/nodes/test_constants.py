@@ -1,4 +1,7 @@
-"""Constant inputs that cannot work are refused when the graph is queued, by the host's own validation."""
+"""Constant inputs that cannot work are refused when the graph is queued, by the host's own
+validation.
+"""
+
 import asyncio
 import os
 
@@ -7,12 +10,12 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import execution  # noqa: E402
-from comfy_api.latest import io  # noqa: E402
+import execution
+from comfy_api.latest import io
 
-import nodes as host_nodes  # noqa: E402
+import nodes as host_nodes
 
-from .test_schema import nodes  # noqa: E402
+from .test_schema import nodes
 
 KINDS = {node.__name__: node for node in nodes()}
 CLASS = {name: node.define_schema().node_id for name, node in KINDS.items()}
@@ -26,48 +29,81 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(host_nodes, "NODE_CLASS_MAPPINGS", {"Source": Source, **{CLASS[name]: node for name, node in KINDS.items()}})
+    monkeypatch.setattr(
+        host_nodes,
+        "NODE_CLASS_MAPPINGS",
+        {"Source": Source, **{CLASS[name]: node for name, node in KINDS.items()}},
+    )
 
 
 def told(name, /, **inputs) -> list[str]:
-    """What the host says of such a node; inputs that are not named have their defaults, or come by wire."""
+    """What the host says of such a node; inputs that are not named have their defaults, or come by
+    wire.
+    """
     parts = KINDS[name].define_schema().inputs
     values = {part.id: part.as_dict()["default"] for part in parts if "default" in part.as_dict()}
     sockets = [part for part in parts if part.id not in values and not part.optional]
     Source.RETURN_TYPES = ["MODEL", *(part.get_io_type() for part in sockets)]
-    graph = {"1": {"class_type": CLASS[name], "inputs": {**values, **{part.id: ["2", slot] for slot, part in enumerate(sockets, 1)}, **inputs}},
-             "2": {"class_type": "Source", "inputs": {}}}
-    _, errors, _ = asyncio.run(execution.validate_inputs("test", graph, "1", {"2": (True, [], "2")}))
+    graph = {
+        "1": {
+            "class_type": CLASS[name],
+            "inputs": {
+                **values,
+                **{part.id: ["2", slot] for slot, part in enumerate(sockets, 1)},
+                **inputs,
+            },
+        },
+        "2": {"class_type": "Source", "inputs": {}},
+    }
+    _, errors, _ = asyncio.run(
+        execution.validate_inputs("test", graph, "1", {"2": (True, [], "2")})
+    )
     return [f"{error['message']}: {error['details']}" for error in errors]
 
 
-@pytest.mark.parametrize("name, inputs, words", [
-    ("SaveKVMemory", dict(filename_prefix="../x"), "must name a file below"),
-    ("SaveKVMemory", dict(filename_prefix="x" * 300), "a name of 300 bytes"),
-    ("StreamToFileNode", dict(filename_prefix="/x"), "must name a file below"),
-    ("PromptTimeline", dict(text="a storm"), "Line 1 of the timeline is 'a storm'"),
-    ("PromptTimeline", dict(mode="cut", blend=3), "A cut with a blend"),
-    ("PromptTimeline", dict(fps=0.0), "fps is 0.0"),
-    ("PromptTimeline", dict(blend=-1), "blend is -1"),
-    ("PromptTimeline", dict(recache_frames=-1), "smaller than min"),
-    ("PromptAtFrame", dict(mode="cut", blend=3), "A cut with a blend"),
-    ("PromptAtFrame", dict(mode="fade"), "mode is 'fade'"),
-    ("PromptAtFrame", dict(start_frame=0), "smaller than min"),
-    ("PolicySinkWindow", dict(window_frames=3, sink_frames=3), "sink_frames is 3 and window_frames 3"),
-    ("PolicySinkWindow", dict(sink_frames=-1), "sink_frames is -1"),
-    ("PolicySinkWindow", dict(window_frames=4097), "window_frames is 4097. Use 1 to 4096."),
-    ("PromptTimeline", dict(fps=241.0), "fps is 241.0. Use 0.1 to 240."),
-    ("PolicyDirectedForcing", dict(budget_max=4097), "budget_max is 4097"),
-    ("PolicySinkWindow", dict(sink_rope="none"), "not in list"),
-    ("PolicyDirectedForcing", dict(budget_min=9, budget_max=4), "budget_min is 9 and budget_max 4"),
-    ("PolicyDeCoPrune", dict(virtual_length=8, reindex_recent=8), "reindex_recent is 8 and virtual_length 8"),
-    ("KVStorageNode", dict(device="cpu"), "dtype is int8 and device cpu"),
-    ("KVStorageNode", dict(dtype="int2"), "dtype is 'int2'"),
-    ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
-    ("CalibrateHeads", dict(name=""), "must be a plain file name"),
-    ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
-    ("CalibrateHeads", dict(name=""), "must be a plain file name"),
-], ids=str)
+@pytest.mark.parametrize(
+    "name, inputs, words",
+    [
+        ("SaveKVMemory", dict(filename_prefix="../x"), "must name a file below"),
+        ("SaveKVMemory", dict(filename_prefix="x" * 300), "a name of 300 bytes"),
+        ("StreamToFileNode", dict(filename_prefix="/x"), "must name a file below"),
+        ("PromptTimeline", dict(text="a storm"), "Line 1 of the timeline is 'a storm'"),
+        ("PromptTimeline", dict(mode="cut", blend=3), "A cut with a blend"),
+        ("PromptTimeline", dict(fps=0.0), "fps is 0.0"),
+        ("PromptTimeline", dict(blend=-1), "blend is -1"),
+        ("PromptTimeline", dict(recache_frames=-1), "smaller than min"),
+        ("PromptAtFrame", dict(mode="cut", blend=3), "A cut with a blend"),
+        ("PromptAtFrame", dict(mode="fade"), "mode is 'fade'"),
+        ("PromptAtFrame", dict(start_frame=0), "smaller than min"),
+        (
+            "PolicySinkWindow",
+            dict(window_frames=3, sink_frames=3),
+            "sink_frames is 3 and window_frames 3",
+        ),
+        ("PolicySinkWindow", dict(sink_frames=-1), "sink_frames is -1"),
+        ("PolicySinkWindow", dict(window_frames=4097), "window_frames is 4097. Use 1 to 4096."),
+        ("PromptTimeline", dict(fps=241.0), "fps is 241.0. Use 0.1 to 240."),
+        ("PolicyDirectedForcing", dict(budget_max=4097), "budget_max is 4097"),
+        ("PolicySinkWindow", dict(sink_rope="none"), "not in list"),
+        (
+            "PolicyDirectedForcing",
+            dict(budget_min=9, budget_max=4),
+            "budget_min is 9 and budget_max 4",
+        ),
+        (
+            "PolicyDeCoPrune",
+            dict(virtual_length=8, reindex_recent=8),
+            "reindex_recent is 8 and virtual_length 8",
+        ),
+        ("KVStorageNode", dict(device="cpu"), "dtype is int8 and device cpu"),
+        ("KVStorageNode", dict(dtype="int2"), "dtype is 'int2'"),
+        ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
+        ("CalibrateHeads", dict(name=""), "must be a plain file name"),
+        ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
+        ("CalibrateHeads", dict(name=""), "must be a plain file name"),
+    ],
+    ids=str,
+)
 def test_it_is_told_before_anything_runs(name, inputs, words):
     assert not told(name)
     errors = told(name, **inputs)
@@ -76,18 +112,42 @@ def test_it_is_told_before_anything_runs(name, inputs, words):
 
 def test_ranges_are_held_where_other_inputs_come_by_wire():
     """The host leaves the ranges of all inputs that `validate_inputs` names to it."""
-    assert any("window_frames is 5000" in error for error in told("PolicySinkWindow", window_frames=5000, sink_frames=["2", 0]))
+    assert any(
+        "window_frames is 5000" in error
+        for error in told("PolicySinkWindow", window_frames=5000, sink_frames=["2", 0])
+    )
 
 
-@pytest.mark.parametrize("name", [name for name, node in KINDS.items() if node.validate_inputs.__func__ is not io.ComfyNode.validate_inputs.__func__])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, node in KINDS.items()
+        if node.validate_inputs.__func__ is not io.ComfyNode.validate_inputs.__func__
+    ],
+)
 def test_every_range_of_a_schema_is_held(name):
     """Of nodes that have checks of their own; all others are the host's business."""
     for part in KINDS[name].define_schema().inputs:
         allowed = part.as_dict()
-        for value in [allowed["min"] - 1, allowed["max"] + 1] if "min" in allowed else ["strange"] if "options" in allowed else []:
-            assert any(part.id in error for error in told(name, **{part.id: value})), (part.id, value)
+        for value in (
+            [allowed["min"] - 1, allowed["max"] + 1]
+            if "min" in allowed
+            else ["strange"]
+            if "options" in allowed
+            else []
+        ):
+            assert any(part.id in error for error in told(name, **{part.id: value})), (
+                part.id,
+                value,
+            )
 
 
 def test_what_comes_by_wire_is_not_judged():
-    assert told("PolicySinkWindow", window_frames=3) == told("PolicySinkWindow", window_frames=3, sink_frames=3)
-    assert all("mismatch" in error for error in told("PolicySinkWindow", window_frames=3, sink_frames=["2", 0]))     # a MODEL, which is no number
+    assert told("PolicySinkWindow", window_frames=3) == told(
+        "PolicySinkWindow", window_frames=3, sink_frames=3
+    )
+    assert all(
+        "mismatch" in error
+        for error in told("PolicySinkWindow", window_frames=3, sink_frames=["2", 0])
+    )  # a MODEL, which is no number

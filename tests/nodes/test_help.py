@@ -1,4 +1,5 @@
 """The pictures of the help pages: each page has one, none is left over, all are small."""
+
 import re
 from pathlib import Path
 
@@ -6,7 +7,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "web/docs"
-SHOWN = {page.name: re.findall(r"^!\[(.*)\]\((.*)\)$", page.read_text(encoding="utf-8"), re.MULTILINE) for page in DOCS.glob("*.md")}
+SHOWN = {
+    page.name: re.findall(r"^!\[(.*)\]\((.*)\)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    for page in DOCS.glob("*.md")
+}
 PICTURES = sorted(path for path in DOCS.iterdir() if path.suffix != ".md")
 
 
@@ -16,7 +20,9 @@ def test_a_page_has_a_picture_and_says_what_it_shows(page):
 
 
 def test_every_picture_is_there_and_used_once():
-    assert sorted(file for pictures in SHOWN.values() for _, file in pictures) == [path.name for path in PICTURES]
+    assert sorted(file for pictures in SHOWN.values() for _, file in pictures) == [
+        path.name for path in PICTURES
+    ]
 
 
 def test_every_picture_can_be_made_anew():

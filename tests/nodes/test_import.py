@@ -1,4 +1,7 @@
-"""What the host waits for when it starts: the pack brings nothing in that the host has not, says nothing, and changes nothing."""
+"""What the host waits for when it starts: the pack brings nothing in that the host has not, says
+nothing, and changes nothing.
+"""
+
 import os
 import subprocess
 import sys
@@ -11,7 +14,7 @@ if not os.environ.get("COMFYUI_PATH"):
 
 OTHER_HOST = """
 import asyncio, sys
-import pack
+from support import pack
 pack.use_host("--cpu")
 sys.modules["comfy.ldm.wan.ar_model"] = None
 asyncio.run(pack.load_pack().comfy_entrypoint())
@@ -20,7 +23,12 @@ asyncio.run(pack.load_pack().comfy_entrypoint())
 
 def run(*arguments):
     dev = Path(__file__).parents[2] / "dev"
-    return subprocess.run([sys.executable, *arguments], env=os.environ | {"PYTHONPATH": str(dev)}, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | {"PYTHONPATH": str(dev)},
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_the_import_is_light_and_silent_and_changes_nothing():
@@ -31,4 +39,7 @@ def test_the_import_is_light_and_silent_and_changes_nothing():
 
 def test_a_host_that_lacks_something_is_told_what_and_which_hosts_have_it():
     last = run("-c", OTHER_HOST).stderr.splitlines()[-1]
-    assert "does not have: import of comfy.ldm.wan.ar_model halted" in last and "tested with ComfyUI 0.24, 0.27 and 0.30" in last
+    assert (
+        "does not have: import of comfy.ldm.wan.ar_model halted" in last
+        and "tested with ComfyUI 0.24, 0.27 and 0.30" in last
+    )

@@ -1,4 +1,5 @@
 """The page's words: English as the schemas have them, and no other language that lacks one."""
+
 import os
 import re
 from pathlib import Path
@@ -8,9 +9,9 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-from locales import LOCALES, flat, load, node_defs  # noqa: E402
+from locales import LOCALES, flat, load, node_defs
 
-from .test_schema import nodes  # noqa: E402
+from .test_schema import nodes
 
 LANGUAGES = sorted(folder.name for folder in LOCALES.iterdir())
 SCRIPTS = Path(__file__).parents[2] / "web/js"
@@ -23,7 +24,9 @@ def test_english_is_what_the_schemas_say():
 @pytest.mark.parametrize("file", ["main.json", "nodeDefs.json"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_language_lacks_no_text(language, file):
-    assert flat(load(language, file)).keys() == flat(load("en", file)).keys(), "dev/python dev/locales.py lists what is missing"
+    assert flat(load(language, file)).keys() == flat(load("en", file)).keys(), (
+        "dev/python dev/locales.py lists what is missing"
+    )
     assert all(flat(load(language, file)).values())
 
 
@@ -37,10 +40,16 @@ def test_the_page_can_show_every_text(language):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_message_keeps_its_numbers(language):
     english, other = flat(load("en", "main.json")), flat(load(language, "main.json"))
-    assert {key: sorted(re.findall(r"{\w+}", text)) for key, text in english.items()} == \
-           {key: sorted(re.findall(r"{\w+}", text)) for key, text in other.items()}
+    assert {key: sorted(re.findall(r"{\w+}", text)) for key, text in english.items()} == {
+        key: sorted(re.findall(r"{\w+}", text)) for key, text in other.items()
+    }
 
 
 def test_every_message_of_our_scripts_is_there():
-    used = set(re.findall(r'say\("(\w+)"', "".join(path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.js"))))
+    used = set(
+        re.findall(
+            r'say\("(\w+)"',
+            "".join(path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.js")),
+        )
+    )
     assert used and used <= set(load("en", "main.json")["keepsake"])

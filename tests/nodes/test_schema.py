@@ -1,4 +1,5 @@
 """Saved workflows are a promise: ids, inputs, defaults and their order stay as landed."""
+
 import asyncio
 import inspect
 import json
@@ -10,8 +11,8 @@ import pytest
 if not os.environ.get("COMFYUI_PATH"):
     pytest.skip("no ComfyUI to test in", allow_module_level=True)
 
-import keepsake  # noqa: E402
-from keepsake.demo.world import CAMERA_PATHS, ROWS  # noqa: E402
+import keepsake
+from keepsake.demo.world import CAMERA_PATHS, ROWS
 
 ROOT = Path(__file__).parents[2]
 LANDED = json.loads((Path(__file__).parent / "schemas.json").read_text())
@@ -26,24 +27,37 @@ def schema_of(node) -> dict:
     schema = node.define_schema()
     inputs = []
     for part in schema.inputs:
-        options = {key: value for key, value in part.as_dict().items() if key in ("default", "min", "max", "options")}
+        options = {
+            key: value
+            for key, value in part.as_dict().items()
+            if key in ("default", "min", "max", "options")
+        }
         if part.id in ("model_name", "head_map", "head_table", "memory_file"):
-            options = {}                 # the user's files
+            options = {}  # the user's files
         inputs.append([part.id, part.get_io_type(), bool(part.optional), options])
     return {"inputs": inputs, "outputs": [output.get_io_type() for output in schema.outputs]}
 
 
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
 def test_a_landed_schema_only_grows_at_the_end(node):
-    """A new node, or a change that keeps the promise, lands by writing `schema_of(node)` into schemas.json."""
+    """A new node, or a change that keeps the promise, lands by writing `schema_of(node)` into
+    schemas.json.
+    """
     now, landed = json.loads(json.dumps(schema_of(node))), LANDED.get(node.define_schema().node_id)
-    assert landed, f"{node.define_schema().node_id} is new: add its schema to tests/nodes/schemas.json"
-    for (name, kind, optional, options), before in zip(now["inputs"], landed["inputs"], strict=False):
+    assert landed, (
+        f"{node.define_schema().node_id} is new: add its schema to tests/nodes/schemas.json"
+    )
+    for (name, kind, optional, options), before in zip(
+        now["inputs"], landed["inputs"], strict=False
+    ):
         choices, choices_before = options.pop("options", []), before[3].pop("options", [])
         assert [name, kind, optional, options] == before
         assert set(choices_before) <= set(choices)
-    assert len(now["inputs"]) >= len(landed["inputs"]) and now["outputs"][:len(landed["outputs"])] == landed["outputs"]
-    for name, _kind, optional, options in now["inputs"][len(landed["inputs"]):]:
+    assert (
+        len(now["inputs"]) >= len(landed["inputs"])
+        and now["outputs"][: len(landed["outputs"])] == landed["outputs"]
+    )
+    for name, _kind, optional, options in now["inputs"][len(landed["inputs"]) :]:
         assert optional or "default" in options, f"the new input {name} needs a default"
 
 
@@ -57,16 +71,24 @@ def test_a_node_says_what_it_is(node):
     assert schema.node_id.startswith("Keepsake") and schema.category == "Keepsake"
     assert schema.description and schema.search_aliases and schema.display_name
     for part in schema.inputs:
-        assert part.tooltip or part.get_io_type() in ("MODEL", "CONDITIONING", "KEEPSAKE_KV_STATS") or part.id == "seed", part.id
+        assert (
+            part.tooltip
+            or part.get_io_type() in ("MODEL", "CONDITIONING", "KEEPSAKE_KV_STATS")
+            or part.id == "seed"
+        ), part.id
         if part.get_io_type() in ("INT", "FLOAT"):
             assert part.as_dict()["min"] <= part.as_dict()["default"] <= part.as_dict()["max"]
 
 
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
 def test_what_a_node_shows_is_in_every_result(node):
-    """Of a node that is neither, the host leaves it out of a run that takes the node's outputs from its cache."""
+    """Of a node that is neither, the host leaves it out of a run that takes the node's outputs from
+    its cache.
+    """
     schema = node.define_schema()
-    assert ("ui=" in inspect.getsource(node.execute)) == (schema.is_output_node or schema.has_intermediate_output)
+    assert ("ui=" in inspect.getsource(node.execute)) == (
+        schema.is_output_node or schema.has_intermediate_output
+    )
 
 
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
@@ -86,30 +108,39 @@ def test_a_window_that_cannot_hold_its_sink_is_refused():
 
 def test_policies_chain():
     kinds = {node.__name__: node for node in nodes()}
-    full, = kinds["PolicyFull"].execute().args
-    window, = kinds["PolicySinkWindow"].execute(9, 3, "shifted", kv_policy=full).args
+    (full,) = kinds["PolicyFull"].execute().args
+    (window,) = kinds["PolicySinkWindow"].execute(9, 3, "shifted", kv_policy=full).args
     assert type(full.retention).__name__ == "FullKV"
-    assert (window.retention.window_frames, window.retention.sink_frames, window.retention.sink_rope) == (9, 3, "shifted")
+    assert (
+        window.retention.window_frames,
+        window.retention.sink_frames,
+        window.retention.sink_rope,
+    ) == (9, 3, "shifted")
     assert window.schedule == full.schedule
 
 
 def test_two_policies_for_one_slot_are_refused():
     kinds = {node.__name__: node for node in nodes()}
-    window, = kinds["PolicySinkWindow"].execute(9, 3, "absolute").args
-    with pytest.raises(ValueError, match="SinkWindow is this policy's retention already, and FullKV would take its place"):
+    (window,) = kinds["PolicySinkWindow"].execute(9, 3, "absolute").args
+    with pytest.raises(
+        ValueError,
+        match="SinkWindow is this policy's retention already, and FullKV would take its place",
+    ):
         kinds["PolicyFull"].execute(kv_policy=window)
-    hierarchical, = kinds["PolicyHierarchical"].execute(9, kv_policy=window).args
-    with pytest.raises(ValueError, match="Hierarchical is this policy's schedule already, and RollingForcing would"):
+    (hierarchical,) = kinds["PolicyHierarchical"].execute(9, kv_policy=window).args
+    with pytest.raises(
+        ValueError, match="Hierarchical is this policy's schedule already, and RollingForcing would"
+    ):
         kinds["PolicyRollingForcing"].execute(9, kv_policy=hierarchical)
-    stored, = kinds["KVStorageNode"].execute("int8", 2, 3, kv_policy=window).args
+    (stored,) = kinds["KVStorageNode"].execute("int8", 2, 3, kv_policy=window).args
     with pytest.raises(ValueError, match="Remove one of the two KVStorage nodes"):
         kinds["KVStorageNode"].execute("int4", 2, 3, kv_policy=stored)
 
 
 def test_the_window_that_directed_forcing_begins_with_gives_way_to_a_chosen_one():
     kinds = {node.__name__: node for node in nodes()}
-    directed, = kinds["PolicyDirectedForcing"].execute(2., 4, 12, 7, 0, **{"lambda": .46}).args
-    window, = kinds["PolicySinkWindow"].execute(9, 3, "absolute", kv_policy=directed).args
+    (directed,) = kinds["PolicyDirectedForcing"].execute(2.0, 4, 12, 7, 0, **{"lambda": 0.46}).args
+    (window,) = kinds["PolicySinkWindow"].execute(9, 3, "absolute", kv_policy=directed).args
     assert window.retention.window_frames == 9 and window.selection == directed.selection
 
 
@@ -118,5 +149,5 @@ def test_the_camera_fits_the_latent(path):
     import torch
 
     node = next(node for node in nodes() if node.__name__ == "DemoCamera")
-    control, = node.execute({"samples": torch.zeros(1, 16, 9, ROWS, 16)}, path, 3, 1).args
+    (control,) = node.execute({"samples": torch.zeros(1, 16, 9, ROWS, 16)}, path, 3, 1).args
     assert control.shape == (1, 16, 9, ROWS, 16)

@@ -1,4 +1,7 @@
-"""The shipped workflows: each in both formats, the same graph in both, and nothing in them that does not exist."""
+"""The shipped workflows: each in both formats, the same graph in both, and nothing in them that
+does not exist.
+"""
+
 import json
 from pathlib import Path
 
@@ -26,7 +29,7 @@ def as_graph(ui: dict) -> dict:
             if "widget" in part:
                 value = values.pop(0)
                 if part["name"] in ("seed", "noise_seed"):
-                    values.pop(0)                    # control_after_generate
+                    values.pop(0)  # control_after_generate
                 inputs[part["name"]] = value
             if part.get("link") is not None:
                 inputs[part["name"]] = links[part["link"]]
@@ -43,24 +46,33 @@ def test_there_are_workflows():
 @pytest.mark.parametrize("name", NAMES)
 def test_both_formats_mean_the_same(name):
     api, ui = load(name, WORKFLOWS / "api"), as_graph(load(name))
-    assert {key: node["class_type"] for key, node in ui.items()} == {key: node["class_type"] for key, node in api.items()}
+    assert {key: node["class_type"] for key, node in ui.items()} == {
+        key: node["class_type"] for key, node in api.items()
+    }
     for key, node in ui.items():
         given = api[key]["inputs"]
-        if not node["class_type"].startswith("Keepsake"):        # the host's own widgets differ from version to version
+        if not node["class_type"].startswith(
+            "Keepsake"
+        ):  # the host's own widgets differ from version to version
             given = {name: value for name, value in given.items() if name in node["inputs"]}
         assert node["inputs"] == given
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_input_of_ours_exists(name):
-    known = {node.define_schema().node_id: {part.id for part in node.define_schema().inputs} for node in nodes()}
+    known = {
+        node.define_schema().node_id: {part.id for part in node.define_schema().inputs}
+        for node in nodes()
+    }
     for node in load(name, WORKFLOWS / "api").values():
         if node["class_type"].startswith("Keepsake"):
             assert set(node["inputs"]) <= known[node["class_type"]]
 
 
 def test_every_node_is_in_a_workflow():
-    shown = {node["class_type"] for name in NAMES for node in load(name, WORKFLOWS / "api").values()}
+    shown = {
+        node["class_type"] for name in NAMES for node in load(name, WORKFLOWS / "api").values()
+    }
     assert {node.define_schema().node_id for node in nodes()} <= shown
 
 
@@ -71,12 +83,21 @@ def test_a_workflow_has_a_thumbnail(name):
 
 def height_after_a_run(node: dict) -> int:
     """Of a node with its report below it."""
-    return max(node["size"][1], {"KeepsakeARVideoModelLoader": 290, "KeepsakeLoadKVMemory": 230, "KeepsakeSaveKVMemory": 230}.get(node["type"], 0))
+    return max(
+        node["size"][1],
+        {
+            "KeepsakeARVideoModelLoader": 290,
+            "KeepsakeLoadKVMemory": 230,
+            "KeepsakeSaveKVMemory": 230,
+        }.get(node["type"], 0),
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sampler_has_room_for_its_preview_and_its_chart(name):
-    """A lower one grows in its first run, over what is below it. Of a memory that it goes on from it tells in a report."""
+    """A lower one grows in its first run, over what is below it. Of a memory that it goes on from
+    it tells in a report.
+    """
     for node in load(name)["nodes"]:
         if node["type"] == "KeepsakeARVideoSampler":
             linked = {part["name"] for part in node["inputs"] if part.get("link") is not None}
@@ -86,22 +107,44 @@ def test_a_sampler_has_room_for_its_preview_and_its_chart(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_node_lies_on_another_not_even_after_a_run(name):
     """A node's title, 30 pixels, is drawn above its position."""
-    boxes = [(x, y - 30, x + node["size"][0], y + height_after_a_run(node)) for node in load(name)["nodes"] for x, y in [node["pos"]]]
+    boxes = [
+        (x, y - 30, x + node["size"][0], y + height_after_a_run(node))
+        for node in load(name)["nodes"]
+        for x, y in [node["pos"]]
+    ]
     for i, (left, top, right, bottom) in enumerate(boxes):
-        assert not [other for other in boxes[:i] if left < other[2] and other[0] < right and top < other[3] and other[1] < bottom]
+        assert not [
+            other
+            for other in boxes[:i]
+            if left < other[2] and other[0] < right and top < other[3] and other[1] < bottom
+        ]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("real_")])
 def test_a_workflow_for_a_checkpoint_says_where_its_files_are(name):
-    """ComfyUI offers to download what a node names under `properties.models`, where one of the node's own values is the name."""
-    note = next(node for node in load(name)["nodes"] if node["type"] == "MarkdownNote")["widgets_values"][0]
-    folders = {"KeepsakeARVideoModelLoader": ["diffusion_models", "loras"], "CLIPLoader": ["text_encoders"], "VAELoader": ["vae"]}
+    """ComfyUI offers to download what a node names under `properties.models`, where one of the
+    node's own values is the name.
+    """
+    note = next(node for node in load(name)["nodes"] if node["type"] == "MarkdownNote")[
+        "widgets_values"
+    ][0]
+    folders = {
+        "KeepsakeARVideoModelLoader": ["diffusion_models", "loras"],
+        "CLIPLoader": ["text_encoders"],
+        "VAELoader": ["vae"],
+    }
     loaders = [node for node in load(name)["nodes"] if node["type"] in folders]
     assert {node["type"] for node in loaders} == set(folders)
     for node in loaders:
         models = node["properties"]["models"]
-        assert [model["name"] for model in models] == [value for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pt"))]
+        assert [model["name"] for model in models] == [
+            value
+            for value in node["widgets_values"]
+            if str(value).endswith((".safetensors", ".pt"))
+        ]
         for model, folder in zip(models, folders[node["type"]]):
             assert set(model) == {"name", "url", "directory"} and model["directory"] == folder
-            assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith("/" + model["name"])
+            assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith(
+                "/" + model["name"]
+            )
             assert f"`models/{folder}`: [{model['name']}]({model['url']})" in note

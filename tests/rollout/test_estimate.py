@@ -1,4 +1,5 @@
 """The estimate against what a run's trace measures, row by row."""
+
 from dataclasses import replace
 
 import pytest
@@ -19,34 +20,70 @@ from keepsake.kv_policies import (
     Take,
     TempDiffPrune,
 )
-from keepsake.kv_policies.masked_head import MaskedHead
+from keepsake.kv_policies.selection.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, Setup, estimate, fits, longest, most_that
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate, fits, longest, most_that
+from keepsake.rollout.setup import Setup
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
 from ..kv_policies.test_invariants import CASES
 
-SIGMAS = (1., .8, .5, 0.)
-SCHEDULES = [FlashForward(anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2), FlashForward(anchor_window=0),
-             Hierarchical(5), RollingForcing(9), ContextRecompute(5)]
-HELD = [KVPolicy(SinkWindow(1, 7), storage=KVStorage("int4", full_chunks=1, sink_frames=1)), KVPolicy(storage=KVStorage("fp8", 1, 0)),
-        KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2)),
-        KVPolicy(DeCoPrune(mode="target_keep", target_keep=.3, dense_chunks=3), storage=KVStorage("int8", 1, 0)), KVPolicy(storage=KVStorage("model", device="cpu")),
-        KVPolicy(SinkWindow(1, 7, "shifted"), storage=KVStorage("model", device="cpu"))]
-FIXED = HELD + [KVPolicy(retention) for retention in CASES if not retention.by_content] + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
-TAKES = [dict(frames=8, streams=2), dict(frames=11, chunk_frames=3), dict(frames=9, given=3), dict(frames=7, given=4, chunk_frames=1)]
+SIGMAS = (1.0, 0.8, 0.5, 0.0)
+SCHEDULES = [
+    FlashForward(
+        anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2
+    ),
+    FlashForward(anchor_window=0),
+    Hierarchical(5),
+    RollingForcing(9),
+    ContextRecompute(5),
+]
+HELD = [
+    KVPolicy(SinkWindow(1, 7), storage=KVStorage("int4", full_chunks=1, sink_frames=1)),
+    KVPolicy(storage=KVStorage("fp8", 1, 0)),
+    KVPolicy(DeCoPrune(mode="target_keep", dense_chunks=1), storage=KVStorage("int8", 1, 2)),
+    KVPolicy(
+        DeCoPrune(mode="target_keep", target_keep=0.3, dense_chunks=3),
+        storage=KVStorage("int8", 1, 0),
+    ),
+    KVPolicy(storage=KVStorage("model", device="cpu")),
+    KVPolicy(SinkWindow(1, 7, "shifted"), storage=KVStorage("model", device="cpu")),
+]
+FIXED = (
+    HELD
+    + [KVPolicy(retention) for retention in CASES if not retention.by_content]
+    + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
+)
+TAKES = [
+    dict(frames=8, streams=2),
+    dict(frames=11, chunk_frames=3),
+    dict(frames=9, given=3),
+    dict(frames=7, given=4, chunk_frames=1),
+]
 
 
 def setup(policy, frames=8, chunk_frames=2, given=0, streams=1, starts=(), memory=None) -> Setup:
-    chunks, *_ = plan_prompts(plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()), [[PromptStart(0), *starts]], 4)
+    chunks, *_ = plan_prompts(
+        plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()),
+        [[PromptStart(0), *starts]],
+        4,
+    )
     take = Take(frames, given, SIGMAS, 1, prompt_frames(chunks))
     return Setup(policy, fake.geometry(chunk_frames), take, chunks, streams, torch.float64, memory)
 
 
 def measured(policy, frames=8, chunk_frames=2, given=0, streams=1, **more) -> list:
     prefix = fake.noise_of(given, seed=9) if given else None
-    _, trace, _ = fake.take(policy, frames, chunk_frames, prefix, SIGMAS, [f"stream {i}" for i in range(streams)], **more)
+    _, trace, _ = fake.take(
+        policy,
+        frames,
+        chunk_frames,
+        prefix,
+        SIGMAS,
+        [f"stream {i}" for i in range(streams)],
+        **more,
+    )
     return untimed(trace.rows)
 
 
@@ -63,11 +100,17 @@ def test_the_estimate_is_what_a_run_measures(policy, take):
 
 
 @pytest.mark.parametrize("take", TAKES, ids=repr)
-@pytest.mark.parametrize("retention", [case for case in CASES if case.by_content] + [DeCoPrune(gamma=2., score="cosine distance", min_keep_per_block=1)],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "retention",
+    [case for case in CASES if case.by_content]
+    + [DeCoPrune(gamma=2.0, score="cosine distance", min_keep_per_block=1)],
+    ids=repr,
+)
 def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, take):
     told = estimate(setup(KVPolicy(retention), **take))
-    for least, row, most in zip(told.least, measured(KVPolicy(retention), **take), told.most, strict=True):
+    for least, row, most in zip(
+        told.least, measured(KVPolicy(retention), **take), told.most, strict=True
+    ):
         for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
             assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
 
@@ -75,19 +118,29 @@ def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, ta
 @pytest.mark.parametrize("kind", [DeCoPrune, RandomPrune, TempDiffPrune])
 def test_the_range_is_reached(kind):
     """A threshold that nothing passes, and one that everything does."""
-    for gamma, content in ((1e9, FORGOTTEN), (-1., KEPT)):
+    for gamma, content in ((1e9, FORGOTTEN), (-1.0, KEPT)):
         told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
-        assert untimed(need.row for need in told) == measured(KVPolicy(kind(gamma=gamma)), frames=14)
+        assert untimed(need.row for need in told) == measured(
+            KVPolicy(kind(gamma=gamma)), frames=14
+        )
 
 
-@pytest.mark.parametrize("policy, most", [(KVPolicy(), 200), (KVPolicy(SinkWindow(2, 90)), 90), (KVPolicy(DeCoPrune()), 200),
-                                          (KVPolicy(DeCoPrune(mode="target_keep", target_keep=.25)), 200 * 4)], ids=repr)
+@pytest.mark.parametrize(
+    "policy, most",
+    [
+        (KVPolicy(), 200),
+        (KVPolicy(SinkWindow(2, 90)), 90),
+        (KVPolicy(DeCoPrune()), 200),
+        (KVPolicy(DeCoPrune(mode="target_keep", target_keep=0.25)), 200 * 4),
+    ],
+    ids=repr,
+)
 def test_a_dry_run_is_small_however_large_the_picture(policy, most):
     """Rows stand for a whole frame's tokens in all layers, or for as many of them as stay together."""
     of_many = replace(setup(policy, 200), geometry=fake.geometry(grid=(40, 60)))
     dry = DryRun(of_many, KEPT)
     next(iter(dry))
-    bank, = dry.session.stream(0).caches[HISTORY].banks
+    (bank,) = dry.session.stream(0).caches[HISTORY].banks
     assert bank.most <= most and len(bank.pages) == 1
 
 
@@ -101,19 +154,22 @@ def test_a_look_ahead_can_be_ended_at_any_chunk():
         def on_chunk():
             if next(left, None) is None:
                 raise Enough
+
         return replace(setup(KVPolicy(), 40), on_chunk=on_chunk)
 
-    for look in (estimate, lambda looked: longest(looked, 10 ** 9, 100)):
+    for look in (estimate, lambda looked: longest(looked, 10**9, 100)):
         with pytest.raises(Enough):
             look(after(5))
     estimate(after(20))
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 63, 99, 100, 400])
-@pytest.mark.parametrize("guess", [-5, 1, 63, 64, 100, 10 ** 9])
+@pytest.mark.parametrize("guess", [-5, 1, 63, 64, 100, 10**9])
 def test_the_last_number_is_found_from_any_guess(limit, guess):
     asked = []
-    assert most_that(lambda number: asked.append(number) or number <= limit, 1, 100, guess) == min(limit, 100)
+    assert most_that(lambda number: asked.append(number) or number <= limit, 1, 100, guess) == min(
+        limit, 100
+    )
     assert len(asked) <= 2 * 7 + 3 and all(1 <= number <= 100 for number in asked)
 
 
@@ -125,25 +181,44 @@ def test_a_threshold_that_nothing_passes_allocates_no_more_for_a_longer_take():
 
 def test_growing_copies_each_row_a_few_times_in_all(monkeypatch):
     copied, grow = [], Bank._grow
-    monkeypatch.setattr(Bank, "_grow", lambda bank, capacity: copied.append(bank.length) or grow(bank, capacity))
+    monkeypatch.setattr(
+        Bank, "_grow", lambda bank, capacity: copied.append(bank.length) or grow(bank, capacity)
+    )
     kept = DryRun(setup(KVPolicy(DeCoPrune()), 1200), KEPT)
     last = kept.needs()[-1].row
-    assert copied and sum(copied) <= 5 * 1200 and last.allocated_bytes <= 1200 * fake.geometry().bytes_per_frame(8)
+    assert (
+        copied
+        and sum(copied) <= 5 * 1200
+        and last.allocated_bytes <= 1200 * fake.geometry().bytes_per_frame(8)
+    )
 
 
 def test_what_is_held_twice_is_counted():
-    tokens, row = 6, 2 * 8 * 8               # six tokens a frame; two heads of eight fp64 numbers a row
-    full, window = (estimate(setup(KVPolicy(retention))) for retention in (FullKV(), SinkWindow(0, 4)))
-    assert full.needed == full.allocated                        # nothing moves
-    assert window.needed[0] - window.allocated[0] == 2 * tokens * row        # two of the four frames move to the front, one layer's keys at a time
+    tokens, row = 6, 2 * 8 * 8  # six tokens a frame; two heads of eight fp64 numbers a row
+    full, window = (
+        estimate(setup(KVPolicy(retention))) for retention in (FullKV(), SinkWindow(0, 4))
+    )
+    assert full.needed == full.allocated  # nothing moves
+    assert (
+        window.needed[0] - window.allocated[0] == 2 * tokens * row
+    )  # two of the four frames move to the front, one layer's keys at a time
     grown = estimate(setup(KVPolicy(DeCoPrune(gamma=1e9, sink_chunks=0, dense_chunks=1)), 14))
-    assert grown.most[-1].copied_bytes >= grown.most[0].row.allocated_bytes // 4        # of two layers, the keys or the values of one
+    assert (
+        grown.most[-1].copied_bytes >= grown.most[0].row.allocated_bytes // 4
+    )  # of two layers, the keys or the values of one
 
 
 def test_memories_that_are_read_together_are_held_twice():
-    """A chunk's own two frames, two of the chunk before, and an anchor: keys and values of one layer."""
-    anchors = FlashForward(anchor_stride=4, block_anchors=1, anchor_window=1, planner_history=1, stage_history=1)
-    assert estimate(setup(KVPolicy(schedule=anchors), 4)).least[-1].copied_bytes == 2 * (2 + 2 + 1) * 6 * 2 * 8 * 8
+    """A chunk's own two frames, two of the chunk before, and an anchor: keys and values of one
+    layer.
+    """
+    anchors = FlashForward(
+        anchor_stride=4, block_anchors=1, anchor_window=1, planner_history=1, stage_history=1
+    )
+    assert (
+        estimate(setup(KVPolicy(schedule=anchors), 4)).least[-1].copied_bytes
+        == 2 * (2 + 2 + 1) * 6 * 2 * 8 * 8
+    )
 
 
 def test_a_selection_that_reads_less_holds_no_less():
@@ -157,15 +232,22 @@ def test_another_length_is_planned_anew():
     assert estimate(short).allocated[0] == 3 * fake.geometry().bytes_per_frame(8)
 
 
-@pytest.mark.parametrize("policy", [*FIXED, *(KVPolicy(case) for case in CASES if case.by_content)], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [*FIXED, *(KVPolicy(case) for case in CASES if case.by_content)], ids=repr
+)
 def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
     if not policy.schedule.pauses:
         pytest.skip("made in one run")
     kept, options = [], dict(frames=12, given=1, streams=2)
     measured(policy, **options, stop_after=6, on_memory=kept.append)
-    told, rows = estimate(setup(policy, **options, memory=kept[0])), measured(policy, **options, memory=kept[0])
+    told, rows = (
+        estimate(setup(policy, **options, memory=kept[0])),
+        measured(policy, **options, memory=kept[0]),
+    )
     assert rows[0].start_frame == kept[0].frames
-    assert untimed(needs[0].row for needs in (told.least, told.most)) == rows[:1] * 2           # what the memory holds is known, and not a range
+    assert (
+        untimed(needs[0].row for needs in (told.least, told.most)) == rows[:1] * 2
+    )  # what the memory holds is known, and not a range
     if told.most is told.least:
         assert untimed(need.row for need in told.least) == rows
     for least, row, most in zip(told.least, rows, told.most, strict=True):
@@ -174,30 +256,55 @@ def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
 
 
 def test_what_a_memory_brings_is_counted():
-    """Of a take in which nothing new need stay, one with a full memory needs more than one from the start."""
-    policy, kept = KVPolicy(DeCoPrune(gamma=-1.)), []            # everything passes
+    """Of a take in which nothing new need stay, one with a full memory needs more than one from the
+    start.
+    """
+    policy, kept = KVPolicy(DeCoPrune(gamma=-1.0)), []  # everything passes
     measured(policy, 14, stop_after=10, on_memory=kept.append)
     nothing = replace(policy, retention=DeCoPrune(gamma=1e9))
-    assert estimate(setup(nothing, 14, memory=kept[0])).needed[0] > estimate(setup(nothing, 14)).needed[0]
-    assert longest(setup(policy, 14, memory=kept[0]), 10 ** 9, 9) == 0       # it holds 10 frames
+    assert (
+        estimate(setup(nothing, 14, memory=kept[0])).needed[0]
+        > estimate(setup(nothing, 14)).needed[0]
+    )
+    assert longest(setup(policy, 14, memory=kept[0]), 10**9, 9) == 0  # it holds 10 frames
 
 
-@pytest.mark.parametrize("policy", [KVPolicy(), KVPolicy(SinkWindow(2, 6)), KVPolicy(schedule=SCHEDULES[0]), HELD[0]], ids=repr)
+@pytest.mark.parametrize(
+    "policy",
+    [KVPolicy(), KVPolicy(SinkWindow(2, 6)), KVPolicy(schedule=SCHEDULES[0]), HELD[0]],
+    ids=repr,
+)
 def test_prompts_in_time_are_estimated_in_every_length(policy):
-    starts = [PromptStart(4, "swap"), PromptStart(8, "cut")] if "cut" in policy.schedule.switches else [PromptStart(4), PromptStart(8)]
+    starts = (
+        [PromptStart(4, "swap"), PromptStart(8, "cut")]
+        if "cut" in policy.schedule.switches
+        else [PromptStart(4), PromptStart(8)]
+    )
     for frames in (3, 7, 9, 10, 16):
         told = setup(policy, 10, given=1, starts=starts).of_length(frames)
         afresh = setup(policy, frames, given=1, starts=starts)
         assert (told.chunks, told.take) == (afresh.chunks, afresh.take)
-        assert untimed(need.row for need in estimate(told).least) == measured(policy, frames, given=1, starts=starts)
+        assert untimed(need.row for need in estimate(told).least) == measured(
+            policy, frames, given=1, starts=starts
+        )
 
 
 def test_groups_that_lose_tokens_take_no_more_room():
-    """Which tokens go is by the picture, and with that how many of a chunk that is in codes only in part; all else is known."""
-    policy, chunk = KVPolicy(DeCoPrune(mode="target_keep", target_keep=.3, dense_chunks=4), storage=KVStorage("int8", 1, 0)), 2 * fake.geometry().bytes_per_frame(8)
+    """Which tokens go is by the picture, and with that how many of a chunk that is in codes only in
+    part; all else is known.
+    """
+    policy, chunk = (
+        KVPolicy(
+            DeCoPrune(mode="target_keep", target_keep=0.3, dense_chunks=4),
+            storage=KVStorage("int8", 1, 0),
+        ),
+        2 * fake.geometry().bytes_per_frame(8),
+    )
     for need, row in zip(estimate(setup(policy, 40)).least, measured(policy, 40), strict=True):
         assert abs(need.row.bank_bytes[0] - row.bank_bytes[0]) < chunk
-        assert replace(need.row, bank_bytes=(), seconds_by_phase={}, seconds=0) == replace(row, bank_bytes=())
+        assert replace(need.row, bank_bytes=(), seconds_by_phase={}, seconds=0) == replace(
+            row, bank_bytes=()
+        )
 
 
 def test_the_longest_take_is_the_last_that_fits():
@@ -205,10 +312,13 @@ def test_the_longest_take_is_the_last_that_fits():
     full = setup(KVPolicy(), given=2)
     assert longest(full, 11 * frame + 5, 100) == 11
     assert fits(full.of_length(11), 11 * frame + 5) and not fits(full.of_length(12), 11 * frame + 5)
-    assert longest(full, 2 * frame, 100) == 0               # the given frames alone fill it
-    assert longest(setup(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40       # whatever the length
+    assert longest(full, 2 * frame, 100) == 0  # the given frames alone fill it
+    assert longest(setup(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40  # whatever the length
 
 
 def test_lanes_share_out_what_is_allocated():
     told = estimate(setup(KVPolicy(schedule=SCHEDULES[0])))
-    assert set(told.lane_bytes) == set(told.bank_names) and sum(told.lane_bytes.values()) == told.allocated[0]
+    assert (
+        set(told.lane_bytes) == set(told.bank_names)
+        and sum(told.lane_bytes.values()) == told.allocated[0]
+    )

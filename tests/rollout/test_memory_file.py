@@ -1,4 +1,5 @@
 """The memory file: whole or not there, and whatever is wrong with it, one kind of error."""
+
 import json
 import os
 import random
@@ -13,7 +14,7 @@ import torch
 from keepsake.kv_policies import DeCoPrune, KVMemoryError, KVPolicy, RollingForcing, SinkWindow
 from keepsake.rollout import tree_file
 from keepsake.rollout.memory_file import KVMemory, load_memory, save_memory
-from mutate import mutations
+from support.mutate import mutations
 
 from .. import fake
 
@@ -35,7 +36,9 @@ def test_a_file_holds_what_was_saved(path):
     again, first, second = load_memory(path), {}, {}
     assert again.chunks == memory.chunks and again.nbytes == memory.nbytes
     assert tree_file.pack(again.parts(), "", first) == tree_file.pack(memory.parts(), "", second)
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.mark.parametrize("at", ["save_file", "_sync", "replace"])
@@ -44,8 +47,8 @@ def test_a_fault_at_any_point_leaves_the_file_before(path, monkeypatch, at):
     before = path.read_bytes()
 
     def fault(*args, **kwargs):
-        if at == "save_file":                # half of it is on the disk
-            Path(args[1]).write_bytes(before[:len(before) // 2])
+        if at == "save_file":  # half of it is on the disk
+            Path(args[1]).write_bytes(before[: len(before) // 2])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(*((os, "replace") if at == "replace" else (tree_file, at)), fault)
@@ -63,6 +66,7 @@ def test_a_disk_that_fills_up_leaves_the_file_before(path):
     save_memory(kept(stop_after=4), path)
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     import signal
+
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
     try:
@@ -80,7 +84,7 @@ def test_a_process_that_dies_while_writing_leaves_the_file_before(path):
     script = f"""
 import sys, os
 sys.path[:0] = {[str(Path(__file__).parents[2] / "dev")]!r}
-from pack import load_pack
+from support.pack import load_pack
 load_pack()
 from pathlib import Path
 from keepsake.rollout import memory_file, tree_file
@@ -90,7 +94,7 @@ memory_file.save_memory(memory, Path({str(path)!r}))
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9
     assert path.read_bytes() == before
-    save_memory(kept(), path)                # and what it left behind is in nobody's way
+    save_memory(kept(), path)  # and what it left behind is in nobody's way
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -105,11 +109,11 @@ def test_a_full_disk_is_told_before_anything_is_written(path, monkeypatch):
 def rewritten(path, change):
     """The file with its header's JSON changed by `change`, and a checksum that fits."""
     data = path.read_bytes()
-    size, = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8:8 + size])
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
     change(header)
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
 
 
 def test_files_that_are_none_have_a_sentence_each(path):
@@ -131,23 +135,44 @@ def test_files_that_are_none_have_a_sentence_each(path):
         load_memory(path)
     path.write_bytes(whole)
     rewritten(path, lambda header: header["__metadata__"].update(version="2"))
-    with pytest.raises(KVMemoryError, match="format version '2', and this Keepsake reads 1. Use .* newer"):
+    with pytest.raises(
+        KVMemoryError, match="format version '2', and this Keepsake reads 1. Use .* newer"
+    ):
         load_memory(path)
-    path.write_bytes(struct.pack("<Q", 2 ** 62) + whole[8:])
+    path.write_bytes(struct.pack("<Q", 2**62) + whole[8:])
     with pytest.raises(KVMemoryError, match="cannot be read"):
         load_memory(path)
 
 
-@pytest.mark.parametrize("chunks", [[], [[1, 2, 0, 0]], [[0, 0, 0, 0]], [[0, 2, 2, 0]], [[0, 2, 0, 0], [3, 2, 0, 0]],
-                                    [[0, 2, 0, 0], [2, 2, 1, 0]]], ids=repr)
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [],
+        [[1, 2, 0, 0]],
+        [[0, 0, 0, 0]],
+        [[0, 2, 2, 0]],
+        [[0, 2, 0, 0], [3, 2, 0, 0]],
+        [[0, 2, 0, 0], [2, 2, 1, 0]],
+    ],
+    ids=repr,
+)
 def test_chunks_that_make_no_take_are_refused(chunks):
     """None; begins late; empty; given is yes or no; a gap; given after made."""
-    with pytest.raises(KVMemoryError, match="it holds no chunk|its chunks do not follow each other"):
+    with pytest.raises(
+        KVMemoryError, match="it holds no chunk|its chunks do not follow each other"
+    ):
         KVMemory.from_parts({**kept().parts(), "chunks": chunks})
 
 
-@pytest.mark.parametrize("policy", [KVPolicy(SinkWindow(2, 6, "shifted")), KVPolicy(DeCoPrune(gamma=.5)), KVPolicy(schedule=RollingForcing(15))],
-                         ids=["window", "decoprune", "rolling"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        KVPolicy(SinkWindow(2, 6, "shifted")),
+        KVPolicy(DeCoPrune(gamma=0.5)),
+        KVPolicy(schedule=RollingForcing(15)),
+    ],
+    ids=["window", "decoprune", "rolling"],
+)
 def test_whatever_is_wrong_is_one_kind_of_error(path, policy):
     save_memory(kept(policy, frames=6, stop_after=4), path)
     outcomes = []

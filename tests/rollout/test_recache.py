@@ -1,4 +1,7 @@
-"""What a change of prompts does to the memory, on the fake transformer: chunks of two frames, six tokens a frame."""
+"""What a change of prompts does to the memory, on the fake transformer: chunks of two frames, six
+tokens a frame.
+"""
+
 import pytest
 import torch
 from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow
@@ -10,17 +13,26 @@ from keepsake.rollout.timeline import PromptStart, plan_prompts
 from .. import fake
 from ..kv_policies.test_invariants import CASES
 
-ONE_STEP = (1., 0.)              # no re-noising, whose draws are numbered by generated chunk
+ONE_STEP = (1.0, 0.0)  # no re-noising, whose draws are numbered by generated chunk
 
 
 @pytest.fixture
 def recached(monkeypatch):
-    """What stood before and after each recache: (frames run again, what was before, what was after) of each bank."""
+    """What stood before and after each recache: (frames run again, what was before, what was after)
+    of each bank.
+    """
     seen, real = [], rollout.recache
 
     def state(session):
-        return [(bank.names(), bank.position[:bank.length].clone(), [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)])
-                for stream in session.streams.values() for bank in stream.caches["history"].banks]
+        return [
+            (
+                bank.names(),
+                bank.position[: bank.length].clone(),
+                [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)],
+            )
+            for stream in session.streams.values()
+            for bank in stream.caches["history"].banks
+        ]
 
     def spy(session, *args):
         before = state(session)
@@ -35,36 +47,59 @@ def recached(monkeypatch):
 @pytest.mark.parametrize("retention", CASES, ids=repr)
 def test_a_recache_leaves_every_token_where_it_was(retention, recached):
     """Reports 37 and 46: sinks survive, and what is run again is so under the new prompt."""
-    _, trace, transformer = fake.take(KVPolicy(retention), 12, starts=[PromptStart(8, "recache", recache_frames=8)])
+    _, trace, transformer = fake.take(
+        KVPolicy(retention), 12, starts=[PromptStart(8, "recache", recache_frames=8)]
+    )
     again = [read for read in transformer.reads if read[1] == 1 and read[0] < 8]
     assert recached and [read[0] for read in again] == list(recached[0][0])[::2]
     for frames, before, after in recached:
         assert torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
         old = before[0] < frames.start * 6
         for k, now in zip(before[2], after[2]):
-            assert torch.equal(k[:, old], now[:, old]) and (k[:, ~old].numel() == 0 or not torch.equal(k[:, ~old], now[:, ~old]))
+            assert torch.equal(k[:, old], now[:, old]) and (
+                k[:, ~old].numel() == 0 or not torch.equal(k[:, ~old], now[:, ~old])
+            )
         assert frames.start >= retention.sink(fake.geometry())
     assert f"latent frames {recached[0][0].start} to 7 were run again" in " ".join(trace.notes)
 
 
-@pytest.mark.parametrize("retention", [CASES[0], SinkWindow(2, 12), SinkWindow(0, 8), SinkWindow(1, 10, "shifted")], ids=repr)
+@pytest.mark.parametrize(
+    "retention",
+    [CASES[0], SinkWindow(2, 12), SinkWindow(0, 8), SinkWindow(1, 10, "shifted")],
+    ids=repr,
+)
 def test_a_recache_under_the_same_words_gives_the_same_memory(retention, recached):
-    takes = [fake.take(KVPolicy(retention), 12, starts=starts, words=0.)[0] for starts in ([PromptStart(8, "recache")], [])]
-    (frames, before, after), = recached
-    assert len(frames) >= 4 and all(torch.equal(a, b) for a, b in zip(before[2], after[2])) and torch.equal(*takes)
+    takes = [
+        fake.take(KVPolicy(retention), 12, starts=starts, words=0.0)[0]
+        for starts in ([PromptStart(8, "recache")], [])
+    ]
+    ((frames, before, after),) = recached
+    assert (
+        len(frames) >= 4
+        and all(torch.equal(a, b) for a, b in zip(before[2], after[2]))
+        and torch.equal(*takes)
+    )
 
 
 def test_a_recache_equals_a_take_whose_latest_chunks_were_given_under_the_new_prompt():
-    made, *_ = fake.take(KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6, "recache", recache_frames=4)])
-    reference, *_ = fake.take(KVPolicy(), 8, prefix=made[:, :, :6], sigmas=ONE_STEP, starts=[PromptStart(2)])
+    made, *_ = fake.take(
+        KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6, "recache", recache_frames=4)]
+    )
+    reference, *_ = fake.take(
+        KVPolicy(), 8, prefix=made[:, :, :6], sigmas=ONE_STEP, starts=[PromptStart(2)]
+    )
     swapped, *_ = fake.take(KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6)])
     assert torch.equal(made[:, :, :6], swapped[:, :, :6])
     assert torch.equal(made, reference) and not torch.equal(made, swapped)
 
 
 def test_a_chunk_is_run_again_at_the_sigma_of_the_clean_pass():
-    _, _, transformer = fake.take(KVPolicy(schedule=CleanPass(context_noise=.1)), 8, starts=[PromptStart(4, "recache", recache_frames=4)])
-    assert {sigma for *_, sigma in transformer.calls} == {1., .8, .5, .1}
+    _, _, transformer = fake.take(
+        KVPolicy(schedule=CleanPass(context_noise=0.1)),
+        8,
+        starts=[PromptStart(4, "recache", recache_frames=4)],
+    )
+    assert {sigma for *_, sigma in transformer.calls} == {1.0, 0.8, 0.5, 0.1}
 
 
 def test_what_has_left_the_window_is_not_run_again(recached):
@@ -73,20 +108,34 @@ def test_what_has_left_the_window_is_not_run_again(recached):
 
 
 def test_of_the_shot_alone_and_past_its_sink_is_run_again():
-    chunks, *_ = plan_prompts(plan_chunks(14, 2), [[PromptStart(0), PromptStart(4, "cut"), PromptStart(10, "recache", recache_frames=12)]], 4)
-    assert planned_reruns(chunks, 2) == {5: chunks[3:5]} and planned_reruns(chunks, 0) == {5: chunks[2:5]}
+    chunks, *_ = plan_prompts(
+        plan_chunks(14, 2),
+        [[PromptStart(0), PromptStart(4, "cut"), PromptStart(10, "recache", recache_frames=12)]],
+        4,
+    )
+    assert planned_reruns(chunks, 2) == {5: chunks[3:5]} and planned_reruns(chunks, 0) == {
+        5: chunks[2:5]
+    }
 
 
 def test_given_frames_are_run_again_as_well():
     prefix = fake.noise_of(4, seed=9)
-    _, trace, transformer = fake.take(KVPolicy(), 8, prefix=prefix, starts=[PromptStart(4, "recache", recache_frames=3)])
-    assert (2, 1, [0, 1]) in transformer.reads and "latent frames 2 to 3 were run again" in trace.notes[0]
+    _, trace, transformer = fake.take(
+        KVPolicy(), 8, prefix=prefix, starts=[PromptStart(4, "recache", recache_frames=3)]
+    )
+    assert (
+        2,
+        1,
+        [0, 1],
+    ) in transformer.reads and "latent frames 2 to 3 were run again" in trace.notes[0]
 
 
 def test_a_reset_keeps_the_prompt_in_force():
     """Reports 39 and 40: after a reset the first, or the previous, prompt comes back."""
     for mode in ("swap", "recache", "cut"):
-        _, _, transformer = fake.take(KVPolicy(), 12, starts=[PromptStart(4, mode), PromptStart(8, mode)])
+        _, _, transformer = fake.take(
+            KVPolicy(), 12, starts=[PromptStart(4, mode), PromptStart(8, mode)]
+        )
         assert [prompt for start, prompt, _ in transformer.reads if start >= 8] == [2] * 7
 
 
@@ -94,10 +143,15 @@ def test_a_blended_transition_recaches_once(recached):
     """Report 38."""
     _, _, transformer = fake.take(KVPolicy(), 14, starts=[PromptStart(4, "recache", blend=6)])
     assert len(recached) == 1 and list(recached[0][0]) == list(range(8))
-    assert {prompt for start, prompt, _ in transformer.reads if start == 0} == {0, 3}          # never under a mixed prompt
+    assert {prompt for start, prompt, _ in transformer.reads if start == 0} == {
+        0,
+        3,
+    }  # never under a mixed prompt
 
 
-@pytest.mark.parametrize("policy", [KVPolicy(case) for case in CASES] + [KVPolicy(schedule=Hierarchical(6))], ids=repr)
+@pytest.mark.parametrize(
+    "policy", [KVPolicy(case) for case in CASES] + [KVPolicy(schedule=Hierarchical(6))], ids=repr
+)
 def test_after_a_cut_nothing_of_the_earlier_shot_is_read(policy):
     _, trace, transformer = fake.take(policy, 12, starts=[PromptStart(6, "cut")])
     later = [frames for start, _, frames in transformer.reads if start >= 6]
@@ -112,29 +166,48 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
 
     def told(session, finished):
         banks = session.streams["positive"].caches["history"].banks
-        names.setdefault(len(banks), []).append((finished.chunk.start_frame, [bank.names().tolist() for bank in banks]))
+        names.setdefault(len(banks), []).append(
+            (finished.chunk.start_frame, [bank.names().tolist() for bank in banks])
+        )
 
-    fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.)
-    with_cut, = names.values()
-    held = {start: [[name - 36 for name in bank] for bank in banks] for start, banks in with_cut if start >= 6}
+    fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.0)
+    (with_cut,) = names.values()
+    held = {
+        start: [[name - 36 for name in bank] for bank in banks]
+        for start, banks in with_cut
+        if start >= 6
+    }
     if type(retention).__name__ in ("SinkWindow", "FullKV"):
         names.clear()
         fake.take(KVPolicy(retention), 10, on_chunk=told)
-        alone, = names.values()
+        (alone,) = names.values()
         assert held == {start + 6: banks for start, banks in alone}
-    else:                                # scores depend on the noise: the sink is whole, the rest no more than it may be
+    else:  # scores depend on the noise: the sink is whole, the rest no more than it may be
         sink = range(12 if retention.sink_chunks else 0)
         assert all(set(sink) <= set(banks[0]) for banks in held.values())
 
 
 def test_latents_are_held_for_a_recache_and_no_longer():
     held = []
-    fake.take(KVPolicy(), 14, starts=[PromptStart(8, "recache", recache_frames=4)], on_chunk=lambda session, _: held.append(sorted(session.latents)))
+    fake.take(
+        KVPolicy(),
+        14,
+        starts=[PromptStart(8, "recache", recache_frames=4)],
+        on_chunk=lambda session, _: held.append(sorted(session.latents)),
+    )
     assert held == [[], [], [2], [2, 3], [], [], []]
 
 
 def test_flash_forwards_anchor_blocks_belong_to_one_prompt():
-    policy = KVPolicy(schedule=FlashForward(anchor_stride=2, block_anchors=3, anchor_window=2, planner_history=2, stage_history=1))
+    policy = KVPolicy(
+        schedule=FlashForward(
+            anchor_stride=2, block_anchors=3, anchor_window=2, planner_history=2, stage_history=1
+        )
+    )
     _, _, transformer = fake.take(policy, 12, starts=[PromptStart(4)])
     assert all(prompt == (start >= 4) for start, prompt, _ in transformer.reads)
-    assert (0, 2, 1.) in transformer.calls and (4, 3, 1.) in transformer.calls        # anchors 0 2 | 4 6 8 | 10
+    assert (0, 2, 1.0) in transformer.calls and (
+        4,
+        3,
+        1.0,
+    ) in transformer.calls  # anchors 0 2 | 4 6 8 | 10

@@ -1,4 +1,7 @@
-"""Policies drawn at random, each slot with its parameters: saved and carried on, a take is that of one run. `--draws 500` draws more of them."""
+"""Policies drawn at random, each slot with its parameters: saved and carried on, a take is that of
+one run. `--draws 500` draws more of them.
+"""
+
 import random
 from dataclasses import replace
 
@@ -19,8 +22,8 @@ from keepsake.kv_policies import (
     SinkWindow,
     Storage,
 )
-from keepsake.kv_policies.decoprune import MODES, REINDEX
-from keepsake.kv_policies.scores import SCORES
+from keepsake.kv_policies.retention.decoprune import MODES, REINDEX
+from keepsake.kv_policies.retention.scores import SCORES
 
 from .test_resume import compare, draw_take
 
@@ -33,36 +36,98 @@ def draw_retention(draw):
     if not issubclass(kind, DeCoPrune):
         return kind()
     length = draw.randint(2, 9)
-    more = {"head_map": HeadMap("fake", 2, ((0,), (1,))), "static_sink_frames": draw.randint(0, 3), "static_recent_frames": draw.randint(1, 4)}
-    return kind(mode=draw.choice(MODES), gamma=10 ** draw.uniform(-2, 1), target_keep=draw.random(), score=draw.choice(SCORES), dense_chunks=draw.randint(1, 3),
-                sink_chunks=draw.randint(0, 2), min_keep_per_block=draw.randint(0, 2), floor_threshold=draw.choice([0., .5]), reindex=draw.choice(REINDEX),
-                virtual_length=length, reindex_recent=draw.randint(0, length - 1), most_frames=draw.choice([0, 0, 3, 6]), **more if kind is DeCoPruneHS else {})
+    more = {
+        "head_map": HeadMap("fake", 2, ((0,), (1,))),
+        "static_sink_frames": draw.randint(0, 3),
+        "static_recent_frames": draw.randint(1, 4),
+    }
+    return kind(
+        mode=draw.choice(MODES),
+        gamma=10 ** draw.uniform(-2, 1),
+        target_keep=draw.random(),
+        score=draw.choice(SCORES),
+        dense_chunks=draw.randint(1, 3),
+        sink_chunks=draw.randint(0, 2),
+        min_keep_per_block=draw.randint(0, 2),
+        floor_threshold=draw.choice([0.0, 0.5]),
+        reindex=draw.choice(REINDEX),
+        virtual_length=length,
+        reindex_recent=draw.randint(0, length - 1),
+        most_frames=draw.choice([0, 0, 3, 6]),
+        **more if kind is DeCoPruneHS else {},
+    )
 
 
 def draw_selection(draw):
-    table = draw.choice([None, HeadTable("fake", "drift", ((.1, .9), (.6, .4)))])
+    table = draw.choice([None, HeadTable("fake", "drift", ((0.1, 0.9), (0.6, 0.4)))])
     least = draw.randint(1, 5)
-    return draw.choice([ReadAll(), ReadAll(), DirectedForcing(draw.random(), 2.0, least, least + draw.randint(0, 4), draw.randint(3, 7), draw.randint(0, 8), table)])
+    return draw.choice(
+        [
+            ReadAll(),
+            ReadAll(),
+            DirectedForcing(
+                draw.random(),
+                2.0,
+                least,
+                least + draw.randint(0, 4),
+                draw.randint(3, 7),
+                draw.randint(0, 8),
+                table,
+            ),
+        ]
+    )
 
 
 def draw_schedule(draw):
-    anchors = FlashForward(draw.randint(2, 5), draw.randint(1, 3), draw.randint(0, 3), draw.randint(1, 3), draw.randint(1, 3), draw.randint(6, 12))
-    return draw.choice([*[CleanPass(draw.choice([0., .1]))] * 6, anchors, RollingForcing(draw.randint(9, 18)), ContextRecompute(draw.randint(3, 7))])
+    anchors = FlashForward(
+        draw.randint(2, 5),
+        draw.randint(1, 3),
+        draw.randint(0, 3),
+        draw.randint(1, 3),
+        draw.randint(1, 3),
+        draw.randint(6, 12),
+    )
+    return draw.choice(
+        [
+            *[CleanPass(draw.choice([0.0, 0.1]))] * 6,
+            anchors,
+            RollingForcing(draw.randint(9, 18)),
+            ContextRecompute(draw.randint(3, 7)),
+        ]
+    )
 
 
 def draw_storage(draw):
-    return draw.choice([Storage(), KVStorage("model", device="cpu"),
-                        *(KVStorage(dtype, draw.randint(1, 3), draw.randint(0, 3)) for dtype in ("fp8", "int8", "int4"))])
+    return draw.choice(
+        [
+            Storage(),
+            KVStorage("model", device="cpu"),
+            *(
+                KVStorage(dtype, draw.randint(1, 3), draw.randint(0, 3))
+                for dtype in ("fp8", "int8", "int4")
+            ),
+        ]
+    )
 
 
 def test_what_is_drawn_resumes_to_the_last_bit(request, tmp_path):
     compared, seed = 0, 0
     while compared < request.config.getoption("draws"):
         draw, seed = random.Random(seed), seed + 1
-        plain = draw.random() < .3           # schedules with memories of their own work with nothing else
-        policy = KVPolicy(*[] if plain else [draw_retention(draw), draw_selection(draw)], schedule=draw_schedule(draw), storage=draw_storage(draw))
-        movable = policy.storage.anywhere() == Storage() and type(policy.schedule) is CleanPass      # the place may change from run to run
-        later = replace(policy, storage=draw.choice([Storage(), KVStorage("model", device="cpu")])) if movable else policy
+        plain = draw.random() < 0.3  # schedules with memories of their own work with nothing else
+        policy = KVPolicy(
+            *[] if plain else [draw_retention(draw), draw_selection(draw)],
+            schedule=draw_schedule(draw),
+            storage=draw_storage(draw),
+        )
+        movable = (
+            policy.storage.anywhere() == Storage() and type(policy.schedule) is CleanPass
+        )  # the place may change from run to run
+        later = (
+            replace(policy, storage=draw.choice([Storage(), KVStorage("model", device="cpu")]))
+            if movable
+            else policy
+        )
         try:
             options = draw_take(policy, draw, 22)
         except ValueError:

@@ -1,10 +1,13 @@
-"""A real Chromium on the web page of a real server; skipped, with the reason, where one of them is missing."""
+"""A real Chromium on the web page of a real server; skipped, with the reason, where one of them is
+missing.
+"""
+
 import os
 
 import frontend
 import pytest
-from browser import NoBrowser, chromium, open_page
-from pack import load_server
+from support.browser import NoBrowser, chromium, open_page
+from support.pack import load_server
 
 
 @pytest.fixture(scope="package")
@@ -32,6 +35,6 @@ def page(request, browser, server):
     yield page
     server.ask("/interrupt", {})
     server.ask("/queue", {"clear": True})
-    server.free()                            # so that the next test's nodes run again
+    server.free()  # so that the next test's nodes run again
     page.close()
     assert not page.faults

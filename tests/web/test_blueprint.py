@@ -1,4 +1,5 @@
 """The subgraph blueprint, put into a workflow by the page's own search, wired and run."""
+
 NAME = "Long Take with Memory Stats"
 SAMPLER, STATS = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats"
 # In the place of the quickstart's sampler, decoder, video and stats.
@@ -28,6 +29,9 @@ def test_the_blueprint_is_found_and_runs(page):
     page.tab.wait_for_function("app.graph.nodes.some(node => node.isSubgraphNode?.())")
     page.tab.mouse.click(800, 940)
     told = page.tab.evaluate(PUT_IN_PLACE)
-    assert told == {"seed": ["seed"], "outputs": ["video", "images", "memory map", "plot", "latent"]}
+    assert told == {
+        "seed": ["seed"],
+        "outputs": ["video", "images", "memory map", "plot", "latent"],
+    }
     outputs = page.result(page.run())
     assert outputs[STATS]["kv_stats"][0]["frames"] == 6 and {SAMPLER, "SaveVideo"} <= set(outputs)

@@ -1,11 +1,13 @@
 """What an artist sees: the shipped workflows open and run on the page, in both node renderers."""
+
 from pathlib import Path
 
 WORKFLOWS = sorted(path.stem for path in (Path(__file__).parents[2] / "workflows").glob("*.json"))
 SAMPLER, STATS, MAP = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats", "KeepsakeKVMemoryMap"
 
 
-# In front of the quickstart's larger pixels, and in view; its policy is one that drops half of what is no longer among the latest.
+# In front of the quickstart's larger pixels, and in view; its policy is one that drops half of what
+# is no longer among the latest.
 PUT_A_MEMORY_MAP_IN = """() => {
   const policy = LiteGraph.createNode("KeepsakePolicyDeCoPrune");
   app.graph.add(policy);
@@ -23,7 +25,7 @@ PUT_A_MEMORY_MAP_IN = """() => {
 
 def told(row) -> str:
     """The chart's words on the cache at a chunk of the result."""
-    return f"{sum(row['bank_bytes']) / 2 ** 20:.1f} of {row['allocated_bytes'] / 2 ** 20:.1f} MiB"
+    return f"{sum(row['bank_bytes']) / 2**20:.1f} of {row['allocated_bytes'] / 2**20:.1f} MiB"
 
 
 # In the memory map's picture.
@@ -35,15 +37,23 @@ def point(page, plot, frame):
     """At a latent frame of twelve in the memory map's upper or lower plot."""
     plots = page.panel(MAP, "memory_map", "latent frame").query_selector_all("svg")
     box = plots[0 if plot == "upper" else -1].bounding_box()
-    page.tab.mouse.move(box["x"] + box["width"] * (frame + .5) / 12, box["y"] + 3)
+    page.tab.mouse.move(box["x"] + box["width"] * (frame + 0.5) / 12, box["y"] + 3)
 
 
 def test_every_workflow_opens(page):
     for name in WORKFLOWS:
         page.open(name)
-        missing = page.tab.evaluate("app.graph.nodes.map(node => node.type).filter(type => !(type in LiteGraph.registered_node_types))")
+        missing = page.tab.evaluate(
+            "app.graph.nodes.map(node => node.type).filter(type => !(type in "
+            "LiteGraph.registered_node_types))"
+        )
         assert not missing, name
-        assert page.tab.evaluate("app.graph.nodes.filter(node => node.type.startsWith('Keepsake')).length") > 1, name
+        assert (
+            page.tab.evaluate(
+                "app.graph.nodes.filter(node => node.type.startsWith('Keepsake')).length"
+            )
+            > 1
+        ), name
         assert page.tab.get_by_text("Missing Node").count() == 0, name
 
 
@@ -56,15 +66,17 @@ def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
     last, memory = outputs[STATS]["kv_stats"][0]["chunks"][-1], outputs[MAP]["memory_map"][0]
     (dropped,), kept = memory["dropped"], memory["kept_by_frame"]
     assert 0 < kept[3] < 1
-    for _ in range(2):                       # as it came, and after a reload
+    for _ in range(2):  # as it came, and after a reload
         for node_class in (SAMPLER, STATS):
             page.panel(node_class, "chart", told(last))
         assert "12 latent frames" in page.panel(STATS, "report", "prune ratio").inner_text()
         point(page, "upper", 3)
         page.panel(MAP, "memory_map", f"latent frame 3{100 * kept[3]:.1f} % in memory")
         # As many tokens are dark as were dropped.
-        page.tab.wait_for_function(f"{DARK_TOKENS} === {sum(tokens for chunk, tokens in dropped[3])}")
-        point(page, "lower", 4)                      # back to when it was made
+        page.tab.wait_for_function(
+            f"{DARK_TOKENS} === {sum(tokens for chunk, tokens in dropped[3])}"
+        )
+        point(page, "lower", 4)  # back to when it was made
         page.panel(MAP, "memory_map", "latent frame 3100.0 % in memory")
         page.panel(MAP, "memory_map", "as 3 to 5 were made")
         page.tab.wait_for_function(f"{DARK_TOKENS} === 0")
@@ -82,13 +94,19 @@ def test_a_reload_and_a_removed_node_in_mid_run(page):
     page.reload()
     page.panel(SAMPLER, "chart", "MiB")
     page.tab.evaluate(f"app.graph.remove({page.node(SAMPLER)})")
-    page.tab.evaluate("new Promise(done => app.api.addEventListener('keepsake.chunk', done, { once: true }))")
+    page.tab.evaluate(
+        "new Promise(done => app.api.addEventListener('keepsake.chunk', done, { once: true }))"
+    )
     page.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    assert page.tab.locator(".keepsake-chart").count() == 1          # that of KV Memory Stats, which nothing draws any more
+    assert (
+        page.tab.locator(".keepsake-chart").count() == 1
+    )  # that of KV Memory Stats, which nothing draws any more
 
 
 def test_a_node_shows_its_help_page_with_its_picture(page):
     page.open("quickstart")
     page.tab.evaluate(f"app.canvas.selectNode({page.node('KeepsakeDemoCamera')})")
     page.tab.get_by_test_id("info-button").click()
-    page.tab.wait_for_function("document.querySelector('.node-help-content img[alt^=\"The node\"]')?.naturalWidth > 100")
+    page.tab.wait_for_function(
+        "document.querySelector('.node-help-content img[alt^=\"The node\"]')?.naturalWidth > 100"
+    )

@@ -1,0 +1,3 @@
+"""What tests, benches and pictures share: the pack beside a host, tiny models, a browser, broken
+files.
+"""

@@ -1,0 +1,29 @@
+"""What a take was measured to use, beside what was computed."""
+
+import psutil
+import torch
+
+
+class Peaks:
+    """Most memory in use since the take began, in bytes: torch's own figures on CUDA, and what the
+    process was seen to hold in RAM.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.process, self.resident = device, psutil.Process(), 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self.look()
+
+    def look(self):
+        """RAM has no peak of a take's own, so it is looked at after every chunk."""
+        self.resident = max(self.resident, self.process.memory_info().rss)
+
+    def told(self) -> dict[str, int]:
+        known = {"resident in RAM": self.resident}
+        if self.device.type == "cuda":
+            known |= {
+                "allocated on the device": torch.cuda.max_memory_allocated(self.device),
+                "reserved on the device": torch.cuda.max_memory_reserved(self.device),
+            }
+        return known

@@ -1,0 +1,1 @@
+"""Files of a take in ComfyUI's folders: names, KV memories, a video that grows while it is made."""

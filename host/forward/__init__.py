@@ -1,0 +1,1 @@
+"""One model call: the attention patch, conditionings and prompts of a chunk, roles and devices."""

@@ -1,0 +1,103 @@
+"""The attention patch: on a clone, by the host's object patches, inert until a session travels in
+`transformer_options`.
+"""
+
+import comfy.model_management
+from comfy.ldm.flux.math import apply_rope1
+from comfy.ldm.modules.attention import optimized_attention
+
+RUN = "keepsake_run"  # key in transformer_options: the ForwardContext of a running take
+
+
+class SelfAttentionPatch:
+    """Wan self-attention whose keys and values pass through the session; without one, the module's
+    own forward.
+    """
+
+    def __init__(self, layer: int, attention, original):
+        self.layer, self.attention, self.original = layer, attention, original
+
+    def __call__(self, x, freqs, *args, transformer_options={}, **kwargs):
+        run = transformer_options.get(RUN)
+        if run is None:
+            return self.original(x, freqs, *args, transformer_options=transformer_options, **kwargs)
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        a, shape = self.attention, (*x.shape[:2], self.attention.num_heads, self.attention.head_dim)
+        q = apply_rope1(a.norm_q(a.q(x)).view(shape), run.rotation)
+        k = apply_rope1(a.norm_k(a.k(x)).view(shape), run.rotation)
+
+        def dense(q, k, v):
+            return optimized_attention(
+                q.flatten(2),
+                k.flatten(2),
+                v.flatten(2),
+                heads=q.shape[2],
+                transformer_options=transformer_options,
+            )
+
+        out = run.session.attend(
+            run.forward,
+            [stream for stream, _ in run.prompts],
+            self.layer,
+            q,
+            k,
+            a.v(x).view(shape),
+            dense,
+        )
+        for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
+            out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
+        return a.o(out)
+
+
+class CrossAttentionPatch:
+    """Wan text cross-attention with keys and values projected once per stream, as the host's own AR
+    path does.
+    """
+
+    def __init__(self, layer: int, attention, original):
+        self.layer, self.attention, self.original = layer, attention, original
+
+    def __call__(self, x, context, transformer_options={}, **kwargs):
+        run = transformer_options.get(RUN)
+        if run is None or not run.text_is_constant:
+            return self.original(x, context, transformer_options=transformer_options, **kwargs)
+        a = self.attention
+        k, v = run.session.text(
+            run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context))
+        )
+        return a.o(
+            optimized_attention(
+                a.norm_q(a.q(x)), k, v, heads=a.num_heads, transformer_options=transformer_options
+            )
+        )
+
+
+def self_attentions(model) -> list:
+    """What a MODEL calls as the self-attention of each layer."""
+    return [
+        model.get_model_object(f"diffusion_model.blocks.{layer}.self_attn.forward")
+        for layer in range(len(model.get_model_object("diffusion_model").blocks))
+    ]
+
+
+def is_patched(model) -> bool:
+    return all(isinstance(forward, SelfAttentionPatch) for forward in self_attentions(model))
+
+
+def require_patched(model, name: str, advice: str):
+    """Raise ValueError, in a sentence that calls the MODEL `name`, where its self-attention is not
+    ours in place of its own.
+    """
+    if not is_patched(model):
+        raise ValueError(f"{name} has not been prepared for AR sampling. {advice}")
+    others = [
+        forward.original
+        for forward in self_attentions(model)
+        if getattr(forward.original, "__self__", None) is not forward.attention
+    ]
+    if others:
+        raise ValueError(
+            f"{name} has another node's self-attention in {len(others)} of its layers, and AR "
+            "sampling brings its own, so that node "
+            "would do nothing. Remove it."
+        )

@@ -1,0 +1,158 @@
+"""Conditionings as the chunk loop needs them: which ones run, one batch item's share, control, and
+what cannot be cut.
+"""
+
+import math
+
+import comfy.samplers
+import torch
+from torch import Tensor
+
+from ...kv_policies import Schedule
+from ..model.backbone import control_channels
+from ..model.profiles import ARProfile
+
+UNCUTTABLE = {
+    "area": "an area",
+    "mask": "a mask",
+    "control": "a ControlNet",
+    "gligen": "GLIGEN boxes",
+    "time_dim_concat": "frames beside the video",
+    "context_latents": "context latents",
+}
+
+
+def active_conditionings(guider) -> dict[str, list[dict]]:
+    """The guider's conditionings that its model calls run, by its name for them; at cfg 1 the host
+    leaves the negative out.
+    """
+    plain = (
+        type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise
+    )  # others guide by rules of their own
+    skip_negative = (
+        plain
+        and math.isclose(guider.cfg, 1.0)
+        and not guider.model_options.get("disable_cfg1_optimization", False)
+    )
+    return {
+        name: group
+        for name, group in guider.conds.items()
+        if not (name == "negative" and skip_negative)
+    }
+
+
+def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
+    """Conditionings with the row of one batch item."""
+    if batch == 1:
+        return conds
+
+    def pick(value):
+        tensor = getattr(value, "cond", None)
+        if not torch.is_tensor(tensor) or tensor.ndim == 0 or len(tensor) == 1:
+            return value
+        row = item % len(tensor)  # fewer rows than items go round, as in the host
+        return value._copy_with(tensor[row : row + 1])
+
+    return {
+        name: [
+            {
+                **cond,
+                "model_conds": {key: pick(value) for key, value in cond["model_conds"].items()},
+            }
+            for cond in group
+        ]
+        for name, group in conds.items()
+    }
+
+
+def check_conditioning(
+    guider, model, control: Tensor | None, shape: tuple[int, ...], profile: ARProfile | None
+):
+    """Refuse conditionings that cannot be cut into chunks, and a control of the wrong length."""
+    for cond in (cond for group in active_conditionings(guider).values() for cond in group):
+        for key, name in UNCUTTABLE.items():
+            if cond.get(key) is not None:
+                raise ValueError(
+                    f"A conditioning with {name} cannot be cut into chunks. Remove it; prompts "
+                    "for the whole picture work."
+                )
+        if (
+            cond.get("reference_latents") is not None
+            and model.get_model_object("diffusion_model").ref_conv is not None
+        ):
+            raise ValueError(
+                "A conditioning with reference latents adds tokens that cannot be cut into "
+                "chunks. Remove it."
+            )
+        if (
+            control is None
+            and cond.get("concat_latent_image") is None
+            and profile
+            and profile.needs_control
+        ):
+            raise ValueError(
+                f"The model '{profile.name}' follows a camera and none is connected. "
+                "Connect its control node (Demo World Camera for the demo world) to the sampler's "
+                "control input."
+            )
+    if control is None:
+        return
+    channels = control_channels(model)
+    if channels != control.shape[1]:
+        raise ValueError(
+            f"The control has {control.shape[1]} channels, and this model takes {channels}. "
+            + (
+                "Use the control that belongs to the model."
+                if channels
+                else "Leave the control input open."
+            )
+        )
+    if channels % model.get_model_object("latent_format").latent_channels:
+        raise ValueError(
+            f"This model takes {channels} control channels, and ComfyUI reads them in groups as "
+            "wide as its latent. "
+            "Feed such a model by its own conditioning node."
+        )
+    if (control.shape[2], *control.shape[3:]) != tuple(shape[2:]):
+        raise ValueError(
+            f"The control is made for {control.shape[2]} latent frames of "
+            f"{control.shape[3]}x{control.shape[4]}, the take has "
+            f"{shape[2]} of {shape[3]}x{shape[4]}. Connect the same latent to the control node "
+            "and the sampler."
+        )
+
+
+def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
+    """Refuse what goes by the noise level of a forward, where its frames have levels of their own."""
+    name = type(schedule).__name__
+    conds = [cond for group in active_conditionings(guider).values() for cond in group]
+    if any(
+        cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1
+        for cond in conds
+        for kind in ("", "clip_")
+    ):
+        raise ValueError(
+            f"A prompt for a range of noise levels cannot be used with {name}, whose forwards "
+            "hold many levels. Use prompts for the "
+            "whole range."
+        )
+    if first_chunk_steps:
+        raise ValueError(
+            f"This model makes its first chunk in {first_chunk_steps} steps, and {name} has "
+            "chunks of one number of steps in flight. "
+            f"Use {first_chunk_steps} steps, or another schedule."
+        )
+
+
+def connect_control(guider, model, control: Tensor):
+    """Let every conditioning of this run carry the control, `[B, K, T, 2h, 2w]`, on the host's own
+    concat input.
+    """
+    # The host normalises that input as if it were a latent, in groups of the latent's channels:
+    # undo it beforehand.
+    width, out = model.get_model_object("latent_format").latent_channels, control.clone()
+    for i in range(0, control.shape[1], width):
+        out[:, i : i + width] = model.model.process_latent_out(out[:, i : i + width])
+    for group in guider.conds.values():
+        for cond in group:
+            cond["concat_latent_image"] = out

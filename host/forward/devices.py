@@ -1,0 +1,88 @@
+"""A MODEL that the host has cloned onto several devices: which lane of a schedule runs where, by
+the host's own clones and threads.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...kv_policies import Chunk, KVPolicy
+from ...kv_policies.schedule.flash_forward_layout import ANCHORS
+from ...rollout.walk import Worker, spread
+from .roles import guider_of_role
+
+
+def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[str, torch.device]:
+    """The device of each lane; none for a MODEL on one device. ValueError, in a sentence, where the
+    schedule has nothing to run side by side.
+    """
+    devices = [
+        model.load_device,
+        *(clone.load_device for clone in model.get_additional_models_with_key("multigpu")),
+    ]
+    if len(devices) == 1:
+        return {}
+    graph = policy.schedule.graph(chunks, steps)
+    if not graph:
+        raise ValueError(
+            f"{type(policy.schedule).__name__} runs one forward after another, on one device, and "
+            "this MODEL is spread over "
+            f"{len(devices)}. Use a schedule that runs side by side (KV Policy: FlashForward "
+            "Anchors), or bypass the multi-GPU node."
+        )
+    return {lane: devices[number] for lane, number in spread(graph, len(devices)).items()}
+
+
+def check_lanes(lanes: dict[str, torch.device], models: dict, guider):
+    """Raise ValueError, in a sentence, for what cannot be spread over devices."""
+    if lanes and "renderer_model" in models:
+        raise ValueError(
+            "The MODEL is spread over several devices, and renderer_model is not. Connect the "
+            "renderer's model, behind the multi-GPU "
+            "node, to the sampler, and leave renderer_model open."
+        )
+    if lanes and models and list(lanes.values()).count(lanes.get(ANCHORS)) > 1:
+        raise ValueError(
+            "The planner_model would take turns with a step on one device. Spread the MODEL over "
+            f"{len(lanes)} devices, one for each "
+            "step and one for the planner, or bypass the multi-GPU node."
+        )
+    if lanes and any("hooks" in cond for group in guider.conds.values() for cond in group):
+        raise ValueError(
+            "A conditioning with hooks changes weights while the take runs, and this MODEL's are "
+            "on several devices. "
+            "Remove the hooks, or bypass the multi-GPU node."
+        )
+
+
+def guiders_of_lanes(
+    guider,
+    lanes: dict[str, torch.device],
+    sigmas: Tensor,
+    noise: Tensor,
+    latent_image: Tensor | None,
+    seed: int | None,
+) -> dict:
+    """The take's guider over the host's clone, for each lane that does not run on the take's own
+    device.
+    """
+    clones = guider.model_options.get("multigpu_clones", {})  # which the host has loaded
+    made = {
+        device: guider_of_role(clones[device], guider, sigmas, noise, latent_image, seed)
+        for device in dict.fromkeys(lanes.values())
+        if device != guider.model_patcher.load_device
+    }
+    return {lane: made[device] for lane, device in lanes.items() if device in made}
+
+
+def workers_of_lanes(guider, lanes: dict[str, torch.device]) -> dict[str, Worker]:
+    """The host's thread of each lane's device."""
+    pool = guider.model_options.get("multigpu_thread_pool")
+
+    def start(device, work):
+        pool.submit(device, work)
+        return partial(pool.get_result, device)
+
+    made = {device: partial(start, device) for device in lanes.values()}
+    return {lane: made[device] for lane, device in lanes.items()}

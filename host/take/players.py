@@ -1,0 +1,104 @@
+"""Who makes a take's forwards: its guider, and others over the roles' MODELs and over the host's
+clones on other devices.
+"""
+
+from torch import Tensor
+
+from ...kv_policies import Forward
+from ...kv_policies.schedule.flash_forward import ANCHORS
+from ...rollout.rollout import Model
+from ...rollout.session import Session
+from ..forward.conditioning import conditioning_of_item
+from ..forward.devices import guiders_of_lanes
+from ..forward.first_chunk import refine_first_chunk
+from ..forward.model_calls import guided_model
+from ..forward.roles import ROLES, Turns, guider_of_role
+from .planning import Plan
+
+
+class Players:
+    """The guiders of one sampling call. `close` gives back what they changed in the host."""
+
+    def __init__(
+        self,
+        guider,
+        plan: Plan,
+        extra_args: dict,
+        sigmas: Tensor,
+        noise: Tensor,
+        latent_image: Tensor | None,
+    ):
+        """`noise` [B, C, T, 2h, 2w], of the whole batch; `sigmas` [steps + 1]."""
+        self.guider, self.plan, self.extra_args, self.sigmas, self.batch = (
+            guider,
+            plan,
+            extra_args,
+            sigmas,
+            len(noise),
+        )
+        shape, seed = tuple(noise.shape), extra_args.get("seed")
+        self.roles = {
+            role: guider_of_role(model, guider, sigmas, noise, latent_image, seed)
+            for role, model in plan.models.items()
+        }
+        self.lanes = guiders_of_lanes(guider, plan.lanes, sigmas, noise, latent_image, seed)
+        self.turns = Turns(guider, lambda model, cache: plan.shape_to_load(model, shape, cache))
+        self._conds = [
+            (player, player.conds)
+            for player in dict.fromkeys((guider, *self.roles.values(), *self.lanes.values()))
+        ]
+
+    def model(self, session: Session, item: int, noise_index: int) -> Model:
+        """The rollout's calls for one batch item, whose noise has the number `noise_index`."""
+        for player, of_batch in self._conds:
+            player.conds = conditioning_of_item(of_batch, item, self.batch)
+        model = self._model(session, noise_index)
+        if self.plan.first_sigmas is None:
+            return model
+        return refine_first_chunk(
+            model, self.plan.chunks, self.sigmas, self.plan.first_sigmas.to(self.sigmas)
+        )
+
+    def _model(self, session: Session, noise_index: int) -> Model:
+        """Over the take's guider, or over one for each role where there are any, or for each lane
+        on another device.
+        """
+        guider, extra_args, prompts = self.guider, self.extra_args, self.plan.prompts
+        if not self.roles and not self.lanes:
+            return guided_model(guider, extra_args, session, noise_index, prompts)
+        planner, renderer = (self.roles.get(role, guider) for role in ROLES)
+        # A stream keeps text keys of one model; the planner has few forwards, so its are computed
+        # anew.
+        models = {
+            player: guided_model(
+                player,
+                extra_args
+                if player is guider
+                else {**extra_args, "model_options": player.model_options},
+                session,
+                noise_index,
+                prompts,
+                keep_text=player is not planner or not self.roles,
+            )
+            for player in (planner, renderer, *self.lanes.values())
+        }
+
+        def model_for(forward: Forward) -> Model:
+            lane = session.policy.schedule.lane(forward.memory)
+            player = self.lanes.get(lane, planner if lane == ANCHORS else renderer)
+            if self.roles and lane not in self.lanes:
+                self.turns.take(
+                    player, cache=not session.streams
+                )  # the first forward allocates the cache
+            return models[player]
+
+        return Model(
+            lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
+            lambda forward, x, sigma: model_for(forward).write(forward, x, sigma),
+            models[renderer].noise,
+        )
+
+    def close(self):
+        self.turns.close()
+        for player, of_batch in self._conds:
+            player.conds = of_batch

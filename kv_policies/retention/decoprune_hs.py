@@ -1,0 +1,70 @@
+"""Head-specialised DeCoPrune: heads that look at the latest frames hold only those (arXiv
+2609.39096, appendix B).
+"""
+
+from dataclasses import dataclass
+
+from ..cache.cache import KVCache
+from ..take import BankPlan, Chunk, Geometry, Take
+from .decoprune import DeCoPrune, DeCoPruneRun
+from .head_map import HeadMap
+from .retention import RetentionRun
+
+
+@dataclass(frozen=True)
+class DeCoPruneHS(DeCoPrune):
+    """Static heads hold the first `static_sink_frames` and the latest `static_recent_frames`;
+    dynamic heads DeCoPrune's tokens.
+
+    In layer 0 all heads are dynamic, whatever the map says. Two banks, two attention calls in each
+    layer.
+    """
+
+    head_map: HeadMap | None = None
+    static_sink_frames: int = 4
+    static_recent_frames: int = 4
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.head_map is None:
+            raise ValueError(
+                "Head-specialised DeCoPrune needs a head map. Connect Profile Heads or Load Head "
+                "Map."
+            )
+
+    def check(self, geometry: Geometry, take: Take):
+        super().check(geometry, take)
+        self.head_map.check(geometry)
+
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        (dynamic,) = super().banks(geometry, take)
+        static_heads = ((), *self.head_map.static[1:])
+        dynamic_heads = (
+            tuple(range(geometry.heads)),
+            *(self.head_map.dynamic(layer) for layer in range(1, geometry.layers)),
+        )
+        frames = min(
+            take.total_frames,
+            self.static_sink_frames + self.static_recent_frames + geometry.chunk_frames,
+        )
+        return [
+            BankPlan(dynamic.frames, dynamic.most_frames, dynamic_heads),
+            BankPlan(frames, frames, static_heads),
+        ]
+
+    def sink(self, geometry: Geometry) -> int:
+        return max(super().sink(geometry), self.static_sink_frames)
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return DeCoPruneHSRun(self, geometry, take)
+
+
+class DeCoPruneHSRun(DeCoPruneRun):
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        static = cache.banks[1]
+        frame = static.frame[: static.length]
+        recent = frame >= chunk.start_frame - self.policy.static_recent_frames
+        static.keep(
+            ((frame < chunk.shot + self.policy.static_sink_frames) | recent).nonzero()[:, 0]
+        )
+        super().begin_chunk(cache, chunk)

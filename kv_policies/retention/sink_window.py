@@ -1,0 +1,116 @@
+"""Keep the first and the latest frames (StreamingLLM, arXiv 2309.17453; frame sinks as in LongLive,
+arXiv 2509.22622).
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..cache.cache import KVCache
+from ..state import State, counts_of
+from ..take import BankPlan, Chunk, Geometry, Take
+from .retention import Retention, RetentionRun
+
+SINK_ROPE = ("absolute", "shifted")
+
+
+@dataclass(frozen=True)
+class SinkWindow(Retention):
+    """Hold at most `window_frames` latent frames: the first `sink_frames`, the chunk in work, and
+    whole chunks before it.
+
+    `sink_frames` = 0 is a plain sliding window. `sink_rope`: "absolute" leaves the sink at its true
+    place in time (LongLive); "shifted" turns it to stand just before the window, so that no
+    distance exceeds the window (Rolling Forcing, arXiv 2509.25161; Deep Forcing, arXiv 2512.05081).
+    """
+
+    sink_frames: int = 3
+    window_frames: int = 21
+    sink_rope: str = "absolute"
+
+    def __post_init__(self):
+        if self.sink_rope not in SINK_ROPE:
+            raise ValueError(f"sink_rope is '{self.sink_rope}'. Use 'absolute' or 'shifted'.")
+        if not 0 <= self.sink_frames < self.window_frames:
+            raise ValueError(
+                f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The "
+                "window holds the sink "
+                "and at least one chunk: use window_frames of at least "
+                f"{max(self.sink_frames, 0)} plus the chunk's frames."
+            )
+
+    def check(self, geometry: Geometry, take: Take):
+        if self.window_frames < self.sink_frames + geometry.chunk_frames:
+            raise ValueError(
+                f"window_frames = {self.window_frames} cannot hold sink_frames = "
+                f"{self.sink_frames} and the chunk in work "
+                f"({geometry.chunk_frames} frames). Use window_frames of at least "
+                f"{self.sink_frames + geometry.chunk_frames}, "
+                "or smaller chunks."
+            )
+
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return geometry.tokens_per_frame
+
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        frames = min(take.total_frames, self.window_frames)
+        return [
+            BankPlan(
+                frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0
+            )
+        ]
+
+    def moving_frames(self, take: Take) -> int:
+        return self.sink_frames if self.sink_rope == "shifted" else 0
+
+    @property
+    def window(self) -> int | None:
+        return self.window_frames
+
+    def sink(self, geometry: Geometry) -> int:
+        return self.sink_frames
+
+    def start(self, geometry: Geometry, take: Take) -> RetentionRun:
+        return SinkWindowRun(self, take)
+
+
+class SinkWindowRun(RetentionRun):
+    def __init__(self, policy: SinkWindow, take: Take):
+        self.policy, self.total_frames = policy, take.total_frames
+        self.starts: list[int] = []  # first frame of each chunk that is still in the window
+
+    def cut(self, cache: KVCache, chunk: Chunk):
+        super().cut(cache, chunk)
+        self.starts.clear()
+
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        sink, (bank,) = self.policy.sink_frames, cache.banks
+        oldest = self._oldest_frame(chunk)
+        kept, first = (bank.rows_of(0, end - 1).stop for end in (chunk.shot + sink, oldest))
+        if first > kept:
+            bank.keep(torch.arange(first, bank.length), after=kept)
+        if (
+            sink and oldest > chunk.shot + sink and self.policy.sink_rope == "shifted"
+        ):  # a gap has opened: close it
+            tokens = cache.geometry.tokens_per_frame
+            bank.hold(sink * tokens)
+            bank.move(
+                torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens)
+            )
+        self.starts.append(chunk.start_frame)
+
+    def _oldest_frame(self, chunk: Chunk) -> int:
+        """First frame of the window, once chunks that no longer fit beside the sink have left."""
+        room = self.policy.window_frames - chunk.frames
+        if chunk.start_frame - chunk.shot > room:
+            room -= (
+                self.policy.sink_frames
+            )  # the whole past no longer fits: the sink takes its share
+        self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
+        return self.starts[0] if self.starts else chunk.start_frame
+
+    def state(self) -> State:
+        return {"starts": list(self.starts)}
+
+    def restore(self, state: State):
+        self.starts = counts_of(state, "starts", self.total_frames)

@@ -1,0 +1,34 @@
+"""Silence one attention head, to see what a take is without it (Focused Forcing, arXiv 2605.18346)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..cache.bank import Bank
+from ..retention.retention import Retention
+from ..take import Chunk, Geometry, Take
+from .selection import Attention, Selection, SelectionRun
+
+
+@dataclass(frozen=True)
+class MaskedHead(Selection):
+    """Dense reads, but the output of one head is zero."""
+
+    layer: int
+    head: int
+
+    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
+        return MaskedHeadRun(self)
+
+
+class MaskedHeadRun(SelectionRun):
+    def __init__(self, policy: MaskedHead):
+        self.policy = policy
+
+    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
+        out = super().read(layer, chunk, q, bank, attention)
+        heads = bank.heads[layer]
+        if layer == self.policy.layer and self.policy.head in heads:
+            out = out.clone()
+            out.unflatten(-1, (len(heads), -1))[:, :, heads.index(self.policy.head)] = 0
+        return out

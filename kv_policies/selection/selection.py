@@ -1,0 +1,64 @@
+"""The second slot of a policy: what each query reads of what stayed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..state import State
+from ..take import Chunk, Geometry, Take
+
+if TYPE_CHECKING:
+    from ..cache.bank import Bank
+    from ..retention.retention import Retention
+
+Attention = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
+
+
+class SelectionRun:
+    """The reading of one stream during one run. By default every query reads every row of its bank."""
+
+    notes: tuple[str, ...] = ()  # what a user should know about this run
+
+    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
+        """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
+        return attention(q, *bank.read(layer))
+
+    def reads(self, chunk: Chunk) -> Tensor | None:
+        """Of each latent frame of the take `[T]`, 0 to 1: by how many of the chunk's query frames,
+        heads, layers and steps so far it was read. None: by all, as far as the memory holds it.
+        """
+        return None
+
+    def state(self) -> State:
+        """What this run must know between two chunks, so that a later run can go on from there."""
+        return {}
+
+    def restore(self, state: State):
+        """Take over what `state` gave; KVMemoryError where it cannot be that."""
+
+
+class Selection(ABC):
+    """Slot 2: what each query reads of what stayed."""
+
+    @abstractmethod
+    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun: ...
+
+    def check(self, geometry: Geometry, take: Take):
+        """Raise ValueError, in a sentence, when these parameters cannot work with this model and
+        take.
+        """
+
+
+@dataclass(frozen=True)
+class ReadAll(Selection):
+    """Every query reads every row of its bank."""
+
+    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
+        return SelectionRun()
