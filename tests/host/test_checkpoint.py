@@ -18,6 +18,7 @@ from keepsake.host.model import profiles
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.layouts import DIFFUSERS, plain_name
 from keepsake.host.model.profiles import CHECKPOINTS, PROFILE, PROFILES, ARProfile, profile_of
+from keepsake.host.take.patch import patch
 from keepsake.nodes.model import ARVideoModelLoader
 from safetensors.torch import save_file
 from support import tiny
@@ -192,7 +193,7 @@ def video(model, channels=16, steps=4):
     text = [[torch.randn((1, 5, 4096), generator=torch.Generator().manual_seed(1)), {}]]
     noise = torch.randn((1, channels, 2, 4, 4), generator=torch.Generator().manual_seed(2))
     return tiny.guide(
-        model, tiny.ARVideoSampler(tiny.KVPolicy(), 1), noise, text, text, steps=steps
+        patch(model), tiny.ARVideoSampler(tiny.KVPolicy(), 1), noise, text, text, steps=steps
     )
 
 
