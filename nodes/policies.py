@@ -104,9 +104,9 @@ class PolicyDeCoPrune(io.ComfyNode):
             node_id="KeepsakePolicyDeCoPrune",
             display_name="KV Policy: DeCoPrune",
             category=CATEGORY,
-            description="Keeps the tokens that could not have been predicted, about a sixth of "
-            "the past; with a head map, "
-            "in the heads that look far.",
+            description="Keeps the tokens that could not have been predicted: about a seventh of "
+            "the past in the paper (gamma 0.10, LingBot-World v2), about a tenth in the demo world "
+            "(gamma 0.02). With a head map, in the heads that look far.",
             search_aliases=[
                 "denoising-consistency pruning",
                 "token pruning",
@@ -272,7 +272,8 @@ class PruningControl(io.ComfyNode):
                     options=list(CONTROLS),
                     default="random",
                     tooltip="random; reverse: the easiest to predict; "
-                    "temporal difference: those that changed most since the frame before.",
+                    "temporal difference: those that changed most since the frame before, chunk by "
+                    "chunk (the paper's TempDiff ranks the whole history once).",
                 ),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],

@@ -18,7 +18,7 @@ class PolicyFlashForward(io.ComfyNode):
             category=CATEGORY,
             description="Makes sparse clean anchors ahead and renders every frame between them; "
             "history is what each step left at the same step. "
-            "No forward that only updates a cache.",
+            "Each block of anchors has one clean pass, the chunks have none.",
             search_aliases=[
                 "FlashForward",
                 "in-flight KV cache",

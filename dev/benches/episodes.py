@@ -159,7 +159,7 @@ def errors(
 
     return {
         "revisit": both(Tensor.mean),
-        "reappear": both(
+        "landmark": both(
             lambda square: torch.stack(
                 [square[i, :, columns].mean() for i, columns in crops]
             ).mean()

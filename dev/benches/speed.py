@@ -133,6 +133,11 @@ def continuation() -> list[dict]:
     tiny.ours(
         model, noise[:, :, :CHUNK], CHUNK
     )  # what a first run costs for good is not the policy's
+    share = f", {PRUNE_RATIO:.1%} pruned by setting" if args.policy == "decoprune" else ""
+    print(
+        f"{args.policy} over FullKV: one layer, one head, random context of {context} latent "
+        f"frames{share}, {torch.get_num_threads()} CPU threads"
+    )
     policy, ratios, cpu_ratios = [], [], []
     for pair in range(pairs):
         if pair % 2:

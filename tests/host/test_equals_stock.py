@@ -42,6 +42,13 @@ def test_a_start_image_equals_the_stock_samplers(chunk_frames):
     assert torch.equal(expected, tiny.ours(tiny.tiny_model(), noise, chunk_frames, prefix=image))
 
 
+def test_a_batch_equals_the_stock_samplers_to_rounding():
+    """The stock sampler makes a batch's items together, ours one after another."""
+    noise = tiny.noise_of(7, batch=2)
+    stock, ours = tiny.stock(tiny.tiny_model(), noise, 3), tiny.ours(tiny.tiny_model(), noise, 3)
+    assert float((stock - ours).abs().max()) < 1e-5
+
+
 def test_a_batch_of_one_prompt_each_equals_its_items_alone():
     noise = tiny.noise_of(5, batch=2)
     prompts = torch.cat([tiny.prompt(1)[0][0], tiny.prompt(2)[0][0]])
