@@ -126,6 +126,16 @@ class FakeTransformer:
             )
 
 
+def banks(session, stream="positive"):
+    """The banks of a stream's history, one for each group of heads."""
+    return session.streams[stream].caches["history"].banks
+
+
+def bank(session, stream="positive"):
+    """The first of them, which is the only one where all heads keep the same tokens."""
+    return banks(session, stream)[0]
+
+
 def noise_of(frames, seed=1):
     return torch.randn(
         (1, CHANNELS, frames, GRID[0] * 2, GRID[1] * 2),

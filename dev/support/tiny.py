@@ -10,6 +10,8 @@ from keepsake.host.take.patch import patch
 from keepsake.host.take.sampling import ARVideoSampler
 from keepsake.kv_policies import KVPolicy
 
+SIZE = dict(height=4, width=4)  # of a small latent, for `noise_of`
+
 
 def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, ffn_dim=96):
     """A state dict of a Wan T2V model with random weights, and the metadata that describes it to

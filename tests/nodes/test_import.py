@@ -7,11 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-if not os.environ.get("COMFYUI_PATH"):
-    pytest.skip("no ComfyUI to test in", allow_module_level=True)
-
 OTHER_HOST = """
 import asyncio, sys
 from support import pack

@@ -3,15 +3,10 @@
 import asyncio
 import inspect
 import json
-import os
 from pathlib import Path
 
-import pytest
-
-if not os.environ.get("COMFYUI_PATH"):
-    pytest.skip("no ComfyUI to test in", allow_module_level=True)
-
 import keepsake
+import pytest
 from keepsake.demo.world import CAMERA_PATHS, ROWS
 
 ROOT = Path(__file__).parents[2]

@@ -22,8 +22,8 @@ from keepsake.rollout.estimate import estimate
 from keepsake.rollout.stats import KVStats
 
 from .. import fake
-from ..kv_policies.test_decoprune import SIGMAS as SCRIPTED
-from ..kv_policies.test_decoprune import script
+from ..kv_policies.retention.test_decoprune import SIGMAS as SCRIPTED
+from ..kv_policies.retention.test_decoprune import script
 from .test_estimate import SIGMAS, setup, untimed
 
 GEOMETRY = fake.geometry()

@@ -27,7 +27,7 @@ from keepsake.rollout.setup import Setup
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
-from ..kv_policies.test_invariants import CASES
+from ..kv_policies.retention.test_invariants import CASES
 
 SIGMAS = (1.0, 0.8, 0.5, 0.0)
 SCHEDULES = [

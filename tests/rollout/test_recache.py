@@ -11,7 +11,7 @@ from keepsake.rollout.recache import planned_reruns
 from keepsake.rollout.timeline import PromptStart, plan_prompts
 
 from .. import fake
-from ..kv_policies.test_invariants import CASES
+from ..kv_policies.retention.test_invariants import CASES
 
 ONE_STEP = (1.0, 0.0)  # no re-noising, whose draws are numbered by generated chunk
 
@@ -30,8 +30,8 @@ def recached(monkeypatch):
                 bank.position[: bank.length].clone(),
                 [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)],
             )
-            for stream in session.streams.values()
-            for bank in stream.caches["history"].banks
+            for stream in session.streams
+            for bank in fake.banks(session, stream)
         ]
 
     def spy(session, *args):
@@ -165,7 +165,7 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     names = {}
 
     def told(session, finished):
-        banks = session.streams["positive"].caches["history"].banks
+        banks = fake.banks(session)
         names.setdefault(len(banks), []).append(
             (finished.chunk.start_frame, [bank.names().tolist() for bank in banks])
         )

@@ -22,7 +22,7 @@ from keepsake.rollout.timeline import PromptStart
 from keepsake.rollout.tree_file import pack
 
 from .. import fake
-from ..kv_policies.test_invariants import CASES
+from ..kv_policies.retention.test_invariants import CASES
 
 FLASH = [
     FlashForward(

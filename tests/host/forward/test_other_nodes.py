@@ -1,0 +1,149 @@
+"""The host's other nodes on the same MODEL: they work in a take, or are refused before it; none
+makes it wrong unseen.
+"""
+
+import pytest
+import torch
+from comfy_extras import (
+    nodes_apg,
+    nodes_cfg,
+    nodes_context_windows,
+    nodes_easycache,
+    nodes_fresca,
+    nodes_mahiro,
+    nodes_model_advanced,
+    nodes_nag,
+    nodes_rope,
+    nodes_slg,
+    nodes_tcfg,
+)
+from support import tiny
+
+CHUNK = 3
+
+
+@pytest.fixture(scope="module")
+def model(model):
+    return tiny.prepared(model)
+
+
+def behind(node, model, *values):
+    """The MODEL that a node of the host makes of ours."""
+    if hasattr(node, "execute"):
+        return node.execute(model, *values)[0]
+    return getattr(node(), node.FUNCTION)(model, *values)[0]
+
+
+def take(model, cfg=1.0, **options):
+    return tiny.guide(
+        model,
+        tiny.ARVideoSampler(chunk_frames=CHUNK),
+        tiny.noise_of(7, **tiny.SIZE),
+        cfg=cfg,
+        steps=options.pop("steps", 2),
+        **options,
+    )
+
+
+def windows(model, frames):
+    return behind(
+        nodes_context_windows.WanContextWindowsManualNode,
+        model,
+        frames,
+        0,
+        "standard_static",
+        1,
+        False,
+        "pyramid",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "node, values",
+    [
+        (nodes_cfg.CFGZeroStar, ()),
+        (nodes_cfg.CFGNorm, (0.7,)),
+        (nodes_fresca.FreSca, (1.0, 1.25, 20)),
+        (nodes_mahiro.Mahiro, ()),
+        (nodes_tcfg.TCFG, ()),
+        (nodes_apg.APG, (1.0, 5.0, 0.5)),
+        (nodes_model_advanced.RescaleCFG, (0.7,)),
+        (nodes_nag.NAGuidance, (5.0, 0.5, 1.5)),
+        (nodes_slg.SkipLayerGuidanceDiT, (3.0, 0.0, 1.0, "1", "")),
+        (nodes_model_advanced.ModelSamplingAuraFlow, (3.0,)),
+        (nodes_rope.ScaleROPE, (1.5, 0.0, 1.5, 0.0, 1.0, 0.0)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_node_of_the_host_works_and_leaves_the_model_alone(node, values, model):
+    plain = take(model, 3.0)
+    assert torch.isfinite(take(behind(node, model, *values), 3.0)).all()
+    assert torch.equal(take(model, 3.0), plain)
+
+
+@pytest.mark.parametrize("node", [nodes_easycache.EasyCacheNode, nodes_easycache.LazyCacheNode])
+def test_forwards_that_a_cache_would_leave_out_are_refused(node, model):
+    steps = []
+    with pytest.raises(ValueError, match="EasyCache or LazyCache .* Remove it"):
+        take(
+            behind(node, model, 0.2, 0.15, 0.95, False),
+            callback=lambda *told: steps.append(told),
+            steps=4,
+        )
+    assert not steps
+
+
+def test_a_forward_that_another_pack_leaves_out_ends_the_take(model):
+    """TeaCache and its kin give an earlier forward's output again."""
+    other, outputs = model.clone(), []
+
+    def skip(apply_model, call):
+        if not outputs:
+            outputs.append(apply_model(call["input"], call["timestep"], **call["c"]))
+        return outputs[0]
+
+    other.set_model_unet_function_wrapper(skip)
+    with pytest.raises(
+        ValueError,
+        match="latent frames 0 to 2 did not reach the model's attention.* Remove the node",
+    ):
+        take(other)
+
+
+def with_self_attention(model, layer):
+    """Another pack's patch on one layer, as Enhance-A-Video's on all."""
+    other = model.clone()
+    other.add_object_patch(
+        f"diffusion_model.blocks.{layer}.self_attn.forward", lambda x, freqs, **options: 0 * x
+    )
+    return other
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_self_attention_of_another_pack_is_refused_and_not_left_out(layer, model):
+    says = "has another node's self-attention in 1 of its layers"
+    with pytest.raises(ValueError, match=says):
+        take(tiny.prepared(with_self_attention(tiny.tiny_model(layers=2), layer)))
+    behind_ours = with_self_attention(model, layer)
+    with pytest.raises(ValueError, match="has not been prepared"):
+        take(behind_ours)
+    with pytest.raises(ValueError, match=says):
+        take(tiny.prepared(behind_ours))
+
+
+def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
+    assert torch.equal(
+        take(windows(model, 9)), take(model)
+    )  # three latent frames, as many as a chunk
+    steps = []
+    with pytest.raises(
+        ValueError, match="windows of 2, and 3 belong together in a chunk here. Remove it"
+    ):
+        take(windows(model, 5), callback=lambda *told: steps.append(told))
+    assert not steps
+
+
+def test_a_sampling_rule_that_is_no_flow_is_refused(model):
+    with pytest.raises(ValueError, match="is sampled by ModelSamplingAdvanced, .* rectified flow"):
+        take(behind(nodes_model_advanced.ModelSamplingDiscrete, model, "v_prediction", False))

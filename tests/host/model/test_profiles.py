@@ -1,0 +1,349 @@
+"""The table of published checkpoints, row by row, and takes that follow a profile."""
+
+import json
+from pathlib import Path
+
+import comfy.model_sampling
+import pytest
+import torch
+from comfy.patcher_extension import WrappersMP
+from keepsake.host.model.profiles import (
+    CHECKPOINTS,
+    PROFILES,
+    ARProfile,
+    profile_of,
+    rows_named,
+    with_profile,
+)
+from keepsake.kv_policies import ContextRecompute, Geometry, Hierarchical, RollingForcing, Take
+from keepsake.nodes.model import ARProfileNode
+from support import tiny
+
+HELP = (Path(__file__).parents[3] / "web/docs/KeepsakeARVideoModelLoader.md").read_text(
+    encoding="utf-8"
+)
+FOUR, FIVE = (1000, 750, 500, 250), (1000, 800, 600, 400, 200)
+# The authors' file; width and latent channels; frames of a chunk, denoising_step_list,
+# warp_denoising_step; local attention, sink.
+AUTHORS = {
+    "Self-Forcing (chunk-wise)": (
+        "checkpoints/self_forcing_dmd.pt",
+        1536,
+        16,
+        3,
+        FOUR,
+        True,
+        21,
+        0,
+    ),
+    "Causal-Forcing (chunk-wise)": (
+        "Causal-Forcing/chunkwise/causal_forcing.pt",
+        1536,
+        16,
+        3,
+        FOUR,
+        True,
+        21,
+        0,
+    ),
+    "Causal-Forcing (frame-wise)": (
+        "causal_forcing-framewise.safetensors",
+        1536,
+        16,
+        1,
+        FOUR,
+        True,
+        21,
+        0,
+    ),
+    "LongLive 1.3B": ("LongLive-1.3B/models/longlive_base.pt", 1536, 16, 3, FOUR, True, 12, 3),
+    "LongLive 2 5B": (
+        "LongLive-2.0-5B/model_bf16.pt",
+        3072,
+        48,
+        8,
+        (1000, 946, 854, 681),
+        False,
+        32,
+        8,
+    ),
+    "Causal-Forcing++ 1-step (frame-wise)": (
+        "Causal-Forcing/causal-forcing++/framewise-1step.pt",
+        1536,
+        16,
+        1,
+        (1000,),
+        True,
+        21,
+        0,
+    ),
+    "Causal-Forcing++ 2-step (frame-wise)": (
+        "framewise-2step.pt",
+        1536,
+        16,
+        1,
+        (1000, 500),
+        True,
+        21,
+        0,
+    ),
+    "Causal-Forcing long video": (
+        "Causal-Forcing/chunkwise/longvideo.pt",
+        1536,
+        16,
+        3,
+        FIVE,
+        True,
+        21,
+        3,
+    ),
+    "Rolling Forcing": ("checkpoints/rolling_forcing_dmd.pt", 1536, 16, 3, FIVE, True, 21, 3),
+    "HiAR": ("ckpts/hiar.pt", 1536, 16, 3, FOUR, True, 21, 0),
+    "RAVEN": ("cmgrpo_raven_merge.pt", 1536, 16, 3, FOUR, True, 21, 0),
+    "Krea Realtime 14B": ("krea-realtime-video-14b.safetensors", 5120, 16, 3, FOUR, True, 6, 0),
+    "FastVideo Self-Forcing 1.3B": (
+        "SFWan2.1-T2V-1.3B-Diffusers/transformer/diffusion_pytorch_model.safetensors",
+        1536,
+        16,
+        3,
+        FOUR,
+        True,
+        21,
+        0,
+    ),
+}
+
+
+def sampling_of(shift: float):
+    sampling = comfy.model_sampling.ModelSamplingDiscreteFlow()
+    sampling.set_parameters(shift=shift, multiplier=1000)
+    return sampling
+
+
+@pytest.mark.parametrize("row", CHECKPOINTS, ids=lambda row: row.profile.name)
+def test_a_row_says_what_its_authors_do(row):
+    profile = row.profile
+    file, width, channels, chunk_frames, step_list, warp, window, sink = AUTHORS[profile.name]
+    assert next(r for r in rows_named(file) if (r.width, r.channels) == (width, channels)) is row
+    shifted = [
+        5 * u / (1 + 4 * u) if warp else u for u in (d / 1000 for d in step_list)
+    ]  # methods.md 1.1
+    assert torch.allclose(
+        profile.take_sigmas(sampling_of(profile.shift)), torch.tensor([*shifted, 0.0]), atol=1e-6
+    )
+    assert (profile.chunk_frames, profile.steps, profile.shift, profile.context_noise) == (
+        chunk_frames,
+        len(step_list),
+        5.0,
+        0.0,
+    )
+    assert (profile.window_frames, profile.sink_frames, profile.temporal_compression) == (
+        window,
+        sink,
+        4,
+    )
+    assert row.source.startswith("huggingface.co/") and row.licence
+    assert f"\n| {profile.name} |" in HELP and row.source.removeprefix("huggingface.co/") in HELP
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_every_profile_survives_its_json_and_holds_a_chunk(profile):
+    assert ARProfile.from_json(profile.to_json()) == profile
+    assert (
+        ARProfile.from_json(
+            json.dumps({**json.loads(profile.to_json()), "from a newer Keepsake": 1})
+        )
+        == profile
+    )
+    geometry = Geometry(
+        layers=1,
+        heads=1,
+        head_dim=4,
+        grid=(1, 1),
+        chunk_frames=profile.chunk_frames,
+        temporal_channels=2,
+    )
+    take, policy = Take(81, 0, (1.0, 0.0), 0), profile.policy()
+    policy.retention.check(geometry, take)
+    policy.schedule.check(policy, geometry, take)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "causal_forcing.pt",
+        "framewise.pt",
+        "model_bf16.pt",
+        "diffusion_pytorch_model.safetensors",  # says too little
+        "chiaroscuro.safetensors",
+        "ravenclaw.safetensors",
+        "SFWan2.2-T2V-A14B.safetensors",
+        "Self-Forcing-Plus.pt",  # means another
+        "Causal-Forcing/framewise/ar_diffusion.pt",
+        "Causal-Forcing/chunkwise/causal_ode.pt",
+        "Self-Forcing/ode_init.pt",  # not made for a few steps
+        "LongLive-RAG/causal_forcing.pt",
+        "LongLive/wan_models/Wan2.1-T2V-1.3B/diffusion_pytorch_model.safetensors",
+    ],
+)
+def test_a_name_that_does_not_tell_is_not_guessed(name):
+    assert not [row for row in rows_named(name) if (row.width, row.channels) == (1536, 16)]
+
+
+def test_a_14b_model_named_self_forcing_is_not_the_one_of_the_table():
+    """Bidirectional step-distilled 14B models go by that name."""
+    assert [row.width for row in rows_named("Wan2.1-T2V-14B-Self-Forcing.safetensors")] == [1536]
+
+
+def test_rows_whose_own_loop_is_not_here_say_so():
+    told = {name for name, profile in PROFILES.items() if "Keepsake" in profile.note}
+    assert told == {"Rolling Forcing", "Causal-Forcing long video", "HiAR", "Krea Realtime 14B"}
+    assert PROFILES["HiAR"].policy().schedule == Hierarchical(21) and PROFILES[
+        "Krea Realtime 14B"
+    ].policy().schedule == ContextRecompute(6)
+    assert (
+        PROFILES["Rolling Forcing"].policy().schedule
+        == PROFILES["Causal-Forcing long video"].policy().schedule
+        == RollingForcing(21)
+    )
+
+
+def test_steps_of_the_users_own_take_the_plain_schedule():
+    profile, sampling = PROFILES["LongLive 2 5B"], sampling_of(5.0)
+    assert profile.take_sigmas(sampling, 4).tolist() == pytest.approx(
+        [1.0, 0.946, 0.854, 0.681, 0.0]
+    )
+    assert profile.take_sigmas(sampling, 2).tolist() == pytest.approx([1.0, 5 / 6, 0.0])
+
+
+def test_the_sampler_follows_the_profile():
+    profile = ARProfile(
+        "mine",
+        chunk_frames=2,
+        steps=3,
+        shift=7.0,
+        window_frames=4,
+        context_noise=0.1,
+        note="Not its own loop.",
+    )
+    model, stats = with_profile(tiny.patch(tiny.tiny_model()), profile), []
+    tiny.guide(model, tiny.ARVideoSampler(on_stats=stats.append), tiny.noise_of(6, 4, 4))
+    assert [row.frames for row in stats[0].chunks] == [2, 2, 2]
+    assert (
+        stats[0].policy["retention"]["window_frames"] == 4
+        and stats[0].policy["schedule"]["context_noise"] == 0.1
+    )
+    assert [row.bank_tokens for row in stats[0].chunks] == [(0,), (8,), (8,)]
+    assert stats[0].notes == ("Not its own loop.",)
+
+
+def test_hiar_goes_step_by_step():
+    stats = []
+    tiny.guide(
+        with_profile(tiny.patch(tiny.tiny_model()), PROFILES["HiAR"]),
+        tiny.ARVideoSampler(on_stats=stats.append),
+        tiny.noise_of(6, 4, 4),
+    )
+    assert stats[0].policy["schedule"] == {"name": "Hierarchical", "window_frames": 21}
+
+
+def test_a_profile_does_not_change_the_model_it_was_given_for():
+    model = tiny.tiny_model()
+    shift = model.get_model_object("model_sampling").shift
+    tiny.prepared(model)
+    assert (
+        profile_of(model.model_options) is None
+        and model.get_model_object("model_sampling").shift == shift
+    )
+
+
+def test_a_model_without_a_profile_is_told_what_is_assumed():
+    stats = []
+    tiny.guide(
+        tiny.patch(tiny.tiny_model(causal=False)),
+        tiny.ARVideoSampler(on_stats=stats.append),
+        tiny.noise_of(3, 4, 4),
+    )
+    assert stats[0].notes == (
+        "This MODEL carries no AR profile: chunks of 3 latent frames are a guess, and a model "
+        "that was never trained to be "
+        "rolled out, as Wan's own, gives a broken video. Put an AR Profile node in front.",
+    )
+
+
+def test_ar_profile_takes_the_numbers_or_a_row():
+    numbers = (2, 3, 7.0, 9, 2, "shifted", 4)
+    (model,) = (output := ARProfileNode.execute(tiny.tiny_model(), *numbers)).args
+    assert profile_of(model.model_options) == ARProfile("custom", *numbers)
+    assert output.ui["text"] == [
+        "'custom': chunks of 2 latent frames, 3 steps, shift 7, window 9, sink 2."
+    ]
+    (model,) = ARProfileNode.execute(tiny.tiny_model(), *numbers, first_chunk_steps=4).args
+    assert profile_of(model.model_options).first_chunk_steps == 4
+    (model,) = (
+        output := ARProfileNode.execute(tiny.tiny_model(), *numbers, "Krea Realtime 14B")
+    ).args
+    assert (
+        profile_of(model.model_options) == PROFILES["Krea Realtime 14B"]
+        and "encoded anew" in output.ui["text"][0]
+    )
+
+
+def first_chunk_take(steps, first_chunk_steps, prefix=None, frames=4):
+    """Latents and the time steps of all forwards, chunk by chunk."""
+    profile, forwards, stats = (
+        ARProfile("few", chunk_frames=1, steps=steps, first_chunk_steps=first_chunk_steps),
+        [],
+        [],
+    )
+
+    def watch(executor, x, timestep, *args, **kwargs):
+        forwards.append(round(float(timestep.flatten()[0]), 1))
+        return executor(x, timestep, *args, **kwargs)
+
+    model = with_profile(tiny.patch(tiny.tiny_model()), profile)
+    model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "watch", watch)
+    out = tiny.guide(
+        model,
+        tiny.ARVideoSampler(prefix=prefix, on_stats=stats.append),
+        tiny.noise_of(frames, 4, 4),
+        steps=steps,
+    )
+    return out, forwards, stats[0]
+
+
+@pytest.mark.parametrize("steps, own", [(1, [1000.0]), (2, [1000.0, 833.3])])
+def test_causal_forcing_plus_plus_makes_its_first_chunk_in_four_steps(steps, own):
+    out, forwards, stats = first_chunk_take(steps, 4)
+    assert (
+        forwards == [1000.0, 937.5, 833.3, 625.0, 0.0] + [*own, 0.0] * 2 + own
+    )  # each but the last with its clean pass
+    assert torch.equal(
+        out[:, :, :1], first_chunk_take(4, 0)[0][:, :, :1]
+    )  # the very chunk of a 4-step take
+    assert not torch.equal(out[:, :, 1:], first_chunk_take(4, 0)[0][:, :, 1:])
+    assert (
+        stats.steps == steps
+        and stats.notes[-1] == "The first new chunk took 4 steps, as the model was trained."
+    )
+
+
+def test_after_a_prefix_the_first_new_chunk_is_the_first():
+    """As the authors' loop, which counts generated blocks."""
+    _, forwards, _ = first_chunk_take(1, 4, prefix=tiny.noise_of(2, 4, 4, seed=8))
+    assert forwards == [0.0, 0.0] + [1000.0, 937.5, 833.3, 625.0, 0.0] + [1000.0]
+
+
+def test_a_take_of_more_steps_than_the_first_chunk_needs_is_left_alone():
+    assert torch.equal(first_chunk_take(4, 4)[0], first_chunk_take(4, 0)[0])
+
+
+def test_the_first_chunk_steps_of_a_batch_item_are_its_own():
+    profile = ARProfile("few", chunk_frames=1, steps=1, first_chunk_steps=4)
+    model, noise = (
+        with_profile(tiny.patch(tiny.tiny_model()), profile),
+        tiny.noise_of(2, 4, 4, batch=2),
+    )
+    together = tiny.guide(model, tiny.ARVideoSampler(), noise, steps=1)
+    alone = tiny.guide(model, tiny.ARVideoSampler(noise_index=[1]), noise[1:], steps=1)
+    assert torch.equal(together[1:], alone)

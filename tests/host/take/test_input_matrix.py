@@ -1,0 +1,125 @@
+"""Start latents and changing prompts against every retention, selection and schedule: it works, or
+it is refused before sampling.
+"""
+
+import pytest
+import torch
+from keepsake.host.forward.prompts import add_prompt
+from keepsake.kv_policies import (
+    RETENTIONS,
+    ContextRecompute,
+    DeCoPrune,
+    DeCoPruneHS,
+    DirectedForcing,
+    FlashForward,
+    HeadMap,
+    Hierarchical,
+    KVPolicy,
+    RollingForcing,
+    SinkWindow,
+)
+from support import tiny
+
+FRAMES, CHUNK, SWITCH = 12, 3, 6
+PRUNING = dict(
+    mode="target_keep",
+    target_keep=0.3,
+    dense_chunks=1,
+    reindex="periodic",
+    virtual_length=6,
+    reindex_recent=3,
+)
+PARAMETERS = {
+    SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
+    DeCoPruneHS: dict(
+        **PRUNING,
+        head_map=HeadMap("tiny", 4, ((0, 1),) * 2),
+        static_sink_frames=1,
+        static_recent_frames=2,
+    ),
+}
+POLICIES = {
+    **{
+        kind.__name__: KVPolicy(
+            kind(**PARAMETERS.get(kind, PRUNING if issubclass(kind, DeCoPrune) else {}))
+        )
+        for kind in RETENTIONS
+    },
+    "DirectedForcing": KVPolicy(
+        DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)
+    ),
+    "FlashForward": KVPolicy(
+        schedule=FlashForward(
+            anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1
+        )
+    ),
+    "Hierarchical": KVPolicy(schedule=Hierarchical(window_frames=9)),
+    "RollingForcing": KVPolicy(schedule=RollingForcing(window_frames=12)),
+    "ContextRecompute": KVPolicy(schedule=ContextRecompute()),
+}
+SWITCHES = {
+    "none": None,
+    "swap": ("swap", 0),
+    "recache": ("recache", 0),
+    "cut": ("cut", 0),
+    "blend": ("recache", 5),
+}
+REFUSED = {
+    *(
+        (name, way)
+        for name in ("FlashForward", "RollingForcing")
+        for way in ("recache", "cut", "blend")
+    ),
+    ("Hierarchical", "recache"),
+    ("Hierarchical", "blend"),
+}
+
+
+def prompts(mode, blend=0, at=SWITCH, recache_frames=12, to=4):
+    return add_prompt(tiny.prompt(1), tiny.prompt(to), at, mode, blend, recache_frames)
+
+
+def take(model, policy, positive=None, prefix=None, frames=FRAMES, **options):
+    stats = []
+    out = tiny.ours(
+        model,
+        tiny.noise_of(frames, 4, 4),
+        CHUNK,
+        policy,
+        prefix,
+        positive=positive,
+        steps=options.pop("steps", 2),
+        on_stats=stats.append,
+        **options,
+    )
+    return out, stats[0]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("given", [0, 1, 4])
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_input_works_with_every_policy_or_is_refused_before_sampling(
+    model, name, given, switch
+):
+    prefix = tiny.noise_of(given, 4, 4, seed=8) if given else None
+    positive, steps = prompts(*SWITCHES[switch]) if SWITCHES[switch] else None, []
+    if (name, switch) in REFUSED:
+        with pytest.raises(
+            ValueError, match=f"{SWITCHES[switch][0]}, which {name} cannot do. Use swap"
+        ):
+            take(model, POLICIES[name], positive, prefix, callback=lambda *told: steps.append(told))
+        assert not steps
+        return
+    out, stats = take(model, POLICIES[name], positive, prefix)
+    assert torch.isfinite(out).all()
+    if given == 4:
+        assert torch.equal(out, take(model, POLICIES[name], positive, prefix)[0])
+    if given:
+        assert torch.allclose(out[:, :, :given], prefix, atol=1e-6)
+    assert stats.given_frames == given and 0 <= stats.prune_ratio <= 1
+    assert all(row.kept_tokens <= row.full_tokens for row in stats.chunks)
+    told = " ".join(stats.notes)
+    assert ("the prompt changes" in told) == (switch != "none")
+    assert ("run again" in told) == (
+        switch in ("recache", "blend") and name != "ContextRecompute"
+    )  # where it is what every chunk does

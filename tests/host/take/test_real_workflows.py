@@ -1,0 +1,171 @@
+"""The workflows for published checkpoints, through a real server: with tiny random weights under
+the very names of the files.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import comfy.ops
+import pytest
+import torch
+from comfy.ldm.wan.model import WanModel
+from safetensors.torch import save_file
+from support.pack import load_server
+
+ROOT = Path(__file__).parents[3]
+dev = load_server()
+SIDE, CLIP_PICTURES = 64, 9
+# In the text encoder's place, whose smallest file that the host knows has billions of weights: the
+# demo world's words, as wide as umt5-xxl.
+TINY_TEXT_ENCODER = """
+import sys
+import torch
+
+
+class TinyTextEncoder:
+    INPUT_TYPES, RETURN_TYPES, FUNCTION, CATEGORY = classmethod(lambda cls: {"required": {}}), ("CLIP",), "load", "test"
+
+    def load(self):
+        demo = next(module for name, module in sys.modules.items() if name.endswith("keepsake.demo.load"))
+
+        class Encoder(demo.TextEncoder):
+            def encode_token_weights(self, tokens):
+                words, pooled = super().encode_token_weights(tokens)
+                return torch.nn.functional.pad(words, (0, 4096 - words.shape[-1])), pooled
+
+        return (demo.comfy.sd.CLIP(demo.comfy.supported_models_base.ClipTarget(demo.Tokenizer, Encoder), model_options=demo.ON_THE_CPU),)
+
+
+NODE_CLASS_MAPPINGS = {"TinyTextEncoder": TinyTextEncoder}
+"""
+
+
+def weights() -> dict[str, torch.Tensor]:
+    """Wan 1.3B's width, by which the loader tells its files, with a single narrow block."""
+    model = WanModel(
+        in_dim=16,
+        out_dim=16,
+        dim=1536,
+        ffn_dim=64,
+        freq_dim=256,
+        text_dim=4096,
+        num_heads=12,
+        num_layers=1,
+        operations=comfy.ops.disable_weight_init,
+        device="cpu",
+        dtype=torch.bfloat16,
+    )
+    random = torch.Generator().manual_seed(1)
+    return {
+        name: torch.ones_like(p)
+        if "norm" in name and name.endswith("weight")
+        else torch.randn(p.shape, generator=random).to(p)
+        * (p[0].numel() if p.ndim > 1 else 16) ** -0.5
+        for name, p in model.named_parameters()
+    }
+
+
+def write_models(models: Path):
+    for kind in ("diffusion_models", "loras", "vae"):
+        (models / kind).mkdir(parents=True, exist_ok=True)
+    state, q = weights(), "blocks.0.self_attn.q.lora_{}.weight"
+    save_file(state, models / "diffusion_models/causal_forcing-framewise.safetensors")
+    torch.save(
+        {"generator": {f"model.{name}": value for name, value in state.items()}},
+        models / "diffusion_models/longlive_base.pt",
+    )
+    torch.save(
+        {
+            "generator_lora": {
+                q.format("A"): torch.zeros(4, 1536),
+                q.format("B"): torch.zeros(1536, 4),
+            }
+        },
+        models / "loras/lora.pt",
+    )
+    shutil.copy(
+        ROOT / "demo/weights/demo_world_vae.safetensors", models / "vae/wan_2.1_vae.safetensors"
+    )
+
+
+@pytest.fixture(scope="module")
+def server(host_path, tmp_path_factory):
+    base = tmp_path_factory.mktemp("base")
+    write_models(base / "models")
+    (base / "custom_nodes").mkdir()
+    (base / "custom_nodes/tiny_text_encoder.py").write_text(TINY_TEXT_ENCODER)
+    with dev.Server(host_path, base=base, cpu=True) as running:
+        made = running.run(
+            {
+                "1": {
+                    "class_type": "EmptyImage",
+                    "inputs": {
+                        "width": SIDE,
+                        "height": SIDE,
+                        "batch_size": CLIP_PICTURES,
+                        "color": 5000,
+                    },
+                },
+                "2": {
+                    "class_type": "CreateVideo",
+                    "inputs": {"images": ["1", 0], "fps": 16.0, "bit_depth": 8},
+                },
+                "3": {
+                    "class_type": "SaveVideo",
+                    "inputs": {
+                        "video": ["2", 0],
+                        "filename_prefix": "clip",
+                        "format": "auto",
+                        "codec": "auto",
+                    },
+                },
+                "4": {
+                    "class_type": "SaveImage",
+                    "inputs": {"images": ["1", 0], "filename_prefix": "picture"},
+                },
+            }
+        )
+        shutil.copy(running.file(made["outputs"]["3"]["images"][0]), base / "input/my_clip.mp4")
+        shutil.copy(running.file(made["outputs"]["4"]["images"][0]), base / "input/example.png")
+        yield running
+    shutil.rmtree(base)
+
+
+# By name: latent frames of the take, of which given; its chunks, window and sink, which the profile
+# of the file's name says unless a node does.
+CASES = {
+    "real_text_to_long_video": (9, 0, 3, 12, 3),
+    "real_image_to_video": (4, 1, 4, 21, 0),
+    "real_continue_a_clip": (5, 3, 5, 21, 0),
+    "real_12_gb_card": (14, 0, 14, 12, 3),
+}
+
+
+def small(name: str, frames: int) -> dict:
+    """The workflow as it ships, in small and short."""
+    graph = json.loads((ROOT / f"workflows/api/{name}.json").read_text())
+    for node in graph.values():
+        inputs = node["inputs"]
+        if node["class_type"] == "CLIPLoader":
+            node["class_type"], node["inputs"] = "TinyTextEncoder", {}
+        if "width" in inputs:
+            inputs["width"] = inputs["height"] = SIDE
+        if node["class_type"] == "EmptyARVideoLatent":
+            inputs["length"] = 4 * (frames - 1) + 1
+        if node["class_type"] == "KeepsakePromptTimeline":
+            inputs["text"] = "0: harbour at day\n3: harbour at night"
+    return graph
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_workflow_for_a_checkpoint_runs(name, server):
+    frames, given, chunks, window, sink = CASES[name]
+    graph = small(name, frames)
+    outputs = server.run(graph)["outputs"]
+    of = {node["class_type"]: outputs.get(key) for key, node in graph.items()}
+    stats = of["KeepsakeKVMemoryStats"]["kv_stats"][0]
+    assert (stats["frames"], stats["given_frames"], len(stats["chunks"])) == (frames, given, chunks)
+    retention = stats["policy"]["retention"]
+    assert (retention["window_frames"], retention["sink_frames"]) == (window, sink)
+    assert server.file(of["SaveVideo"]["images"][0]).stat().st_size > 1000
