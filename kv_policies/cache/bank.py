@@ -25,7 +25,10 @@ class Bank:
         storage: Storage,
         dtype: torch.dtype,
         device: torch.device,
+        number: int = 0,
     ):
+        """`number`: place among the banks of its cache."""
+        self.number = number
         self.geometry, self.heads, self.device = geometry, plan.heads_by_layer(geometry), device
         self.capacity, self.most = (
             frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames)

@@ -20,7 +20,10 @@ class KVCache:
         device: torch.device,
     ):
         self.geometry = geometry
-        self.banks = [Bank(geometry, plan, storage, dtype, device) for plan in plans]
+        self.banks = [
+            Bank(geometry, plan, storage, dtype, device, number)
+            for number, plan in enumerate(plans)
+        ]
         everyone = list(range(geometry.heads))
         if any(
             sorted(head for heads in layer for head in heads) != everyone

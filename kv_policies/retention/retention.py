@@ -92,10 +92,9 @@ class Retention(ABC):
         take.
         """
 
-    @property
-    def window(self) -> int | None:
-        """Latent frames in reach, the chunk in work included, from which on older ones must leave;
-        None when there is no such number.
+    def full_frames(self, geometry: Geometry) -> int | None:
+        """Latent frames in reach, the chunk in work included, with which the window counts as full;
+        None when there is no window.
         """
         return None
 

@@ -63,9 +63,16 @@ class SinkWindow(Retention):
     def moving_frames(self, take: Take) -> int:
         return self.sink_frames if self.sink_rope == "shifted" else 0
 
-    @property
-    def window(self) -> int | None:
-        return self.window_frames
+    def full_frames(self, geometry: Geometry) -> int | None:
+        """The fewest latent frames in reach once no further chunk fits.
+
+        Only whole chunks fit. A window of 21 with a sink of 3 takes 5 chunks of 4 while nothing has
+        left (20 frames), and the sink and 4 chunks later (19 frames): 19.
+        """
+        chunk = geometry.chunk_frames
+        before_eviction = self.window_frames // chunk * chunk
+        beside_sink = (self.window_frames - self.sink_frames) // chunk * chunk
+        return min(before_eviction, self.sink_frames + beside_sink)
 
     def sink(self, geometry: Geometry) -> int:
         return self.sink_frames

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cache.bank import Bank
 from ..retention.retention import Retention
-from ..state import State, count_of, part_of
+from ..state import State, count_of, counts_of, part_of
 from ..take import Chunk, Geometry, Take
 from .frame_scores import History, KeyStatistics, frame_scores, history_of, key_statistics
 from .head_table import HeadTable
@@ -17,7 +17,7 @@ from .ragged import ReadGroup, choose, ragged_attention
 from .read_tally import ReadTally
 from .selection import Attention, Selection, SelectionRun
 
-PUBLISHED_WINDOW = 21  # latent frames: where the paper begins to select
+PUBLISHED_WINDOW = 21  # latent frames of the paper's window, for retentions without one
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,12 @@ class DirectedForcing(Selection):
 
     A history frame's score is w z(attention) + (1 - w) z(diversity), w = `attention_weight` (lambda
     in the paper). A head reads `budget_min` to `budget_max` latent frames by its place in the head
-    table, `uniform_budget` without one. Selection begins when the chunk and its history reach
-    `active_from` latent frames; 0: once the retention's window is full.
+    table, `uniform_budget` without one.
+
+    Selection begins with the first chunk that has `active_from` latent frames in reach, its own
+    included; 0: with the first one whose window is full, see `Retention.full_frames`. From there on
+    it stays active to the end of the shot: a cut empties the memory, and the new shot's window has
+    to fill anew.
     """
 
     attention_weight: float = 0.46
@@ -69,12 +73,15 @@ class DirectedForcing(Selection):
             )
 
     def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
-        return DirectedForcingRun(
-            self,
-            geometry,
-            self.active_from or retention.window or PUBLISHED_WINDOW,
-            take.total_frames,
-        )
+        full = retention.full_frames(geometry)
+        if full is None:
+            full = whole_chunks(PUBLISHED_WINDOW, geometry.chunk_frames)
+        return DirectedForcingRun(self, geometry, self.active_from or full, take.total_frames)
+
+
+def whole_chunks(frames: int, chunk_frames: int) -> int:
+    """The most latent frames up to `frames` that are whole chunks; one chunk at least."""
+    return max(1, frames // chunk_frames) * chunk_frames
 
 
 class DirectedForcingRun(SelectionRun):
@@ -82,6 +89,7 @@ class DirectedForcingRun(SelectionRun):
         self, policy: DirectedForcing, geometry: Geometry, active_from: int, total_frames: int
     ):
         self.policy, self.geometry, self.active_from = policy, geometry, active_from
+        self.total_frames = total_frames
         table = policy.head_table
         self.budgets = (
             [[policy.uniform_budget] * geometry.heads] * geometry.layers
@@ -89,6 +97,9 @@ class DirectedForcingRun(SelectionRun):
             else table.budgets(policy.gamma, policy.budget_min, policy.budget_max)
         )
         self.backend, self.frames_read, self.frames_in_reach = "", 0, 0
+        self.most_in_reach = 0
+        # By bank: first latent frame of the chunk from which on frames are selected in its shot.
+        self.active_since: dict[int, int] = {}
         self.heads: dict[
             tuple[Bank, int, int], dict[int, Tensor]
         ] = {}  # by bank, layer and frames of the chunk
@@ -105,7 +116,8 @@ class DirectedForcingRun(SelectionRun):
             self._by_budget(layer, chunk, q, bank),
         )
         self.tally.count(chunk, chunk.frames * q.shape[2], q.device)
-        if reach < self.active_from or min(by_budget) >= reach:
+        self.most_in_reach = max(self.most_in_reach, reach)
+        if not self._is_active(bank, chunk, reach) or min(by_budget) >= reach:
             self.tally.add(history.numbers, chunk.frames * q.shape[2])
             return super().read(layer, chunk, q, bank, attention)
         k, v = bank.read(layer)
@@ -152,9 +164,16 @@ class DirectedForcingRun(SelectionRun):
             "frames_read": self.frames_read,
             "frames_in_reach": self.frames_in_reach,
             "backend": self.backend,
+            "most_in_reach": self.most_in_reach,
+            "active_banks": list(self.active_since),
+            "active_since": list(self.active_since.values()),
         }
 
     def restore(self, state: State):
+        self.most_in_reach = count_of(state, "most_in_reach", self.total_frames)
+        banks = counts_of(state, "active_banks", self.geometry.heads)
+        since = counts_of(state, "active_since", self.total_frames, len(banks))
+        self.active_since = dict(zip(banks, since))
         self.frames_in_reach, self.backend = (
             count_of(state, "frames_in_reach", 2**63),
             part_of(state, "backend", str),
@@ -163,13 +182,40 @@ class DirectedForcingRun(SelectionRun):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.frames_in_reach:
+        if not self.most_in_reach:  # nothing was read
             return ()
+        if not self.active_since:
+            return (
+                "Directed Forcing never selected: it begins at "
+                f"{self.active_from} latent frames in reach, and no chunk had more than "
+                f"{self.most_in_reach}, so each read all of them. Use a longer take, a smaller "
+                "window or a smaller active_from.",
+            )
+        if not self.frames_in_reach:
+            return (
+                "Directed Forcing never selected: no chunk had more than "
+                f"{self.most_in_reach} latent frames in reach, and each head may read as many. "
+                "Use smaller budgets.",
+            )
         return (
             f"Directed Forcing: ragged attention by {self.backend}, from {self.active_from} "
             "latent frames in reach on; there, the mean head read "
             f"{self.frames_read / self.frames_in_reach:.0%} of them.",
         )
+
+    def _is_active(self, bank: Bank, chunk: Chunk, reach: int) -> bool:
+        """Whether frames are selected for a chunk with `reach` latent frames in reach.
+
+        Once active in a shot, later chunks stay so, though a short last one reaches fewer frames.
+        Earlier chunks, which a recache runs again, read as they did before.
+        """
+        since = self.active_since.get(bank.number, -1)
+        if since >= chunk.shot:
+            return chunk.start_frame >= since
+        if reach < self.active_from:
+            return False
+        self.active_since[bank.number] = chunk.start_frame
+        return True
 
     def _by_budget(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank) -> dict[int, Tensor]:
         """Places of the bank's heads by the frames they may read; made once, so that no step waits

@@ -62,6 +62,7 @@ POLICIES = [
         CASES[0], DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE)
     ),
     KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6)),
+    KVPolicy(SinkWindow(1, 8), DirectedForcing(uniform_budget=4)),
 ]
 
 

@@ -228,14 +228,16 @@ def test_a_head_that_reads_everything_is_bit_equal_beside_heads_that_do_not():
     )
 
 
-def test_selection_begins_when_the_window_is_full():
-    def notes(frames, retention):
+def test_selection_begins_when_no_further_chunk_fits():
+    """Chunks of 2 and a sink of 3 in a window of 12: the sink and 4 chunks are 11 frames."""
+
+    def selects(frames, retention):
         run = DirectedForcing(uniform_budget=4).start(GEOMETRY, TAKE, retention)
         run.read(0, Chunk(1, frames, 2), queries(), bank_of(frames), fake.attention)
-        return bool(run.notes)
+        return bool(run.frames_in_reach)
 
-    assert [notes(frames, SinkWindow(3, 12)) for frames in (9, 10, 11)] == [False, True, True]
-    assert [notes(frames, FullKV()) for frames in (18, 19)] == [False, True]
+    assert [selects(frames, SinkWindow(3, 12)) for frames in (8, 9, 10)] == [False, True, True]
+    assert [selects(frames, FullKV()) for frames in (17, 18)] == [False, True]
 
 
 @pytest.mark.parametrize("most, read", [(9, 3 + 4 + 9 + 9 + 3 + 3), (30, 3 + 10 + 15 + 15 + 5 + 3)])
