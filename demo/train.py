@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from comfy.latent_formats import Wan21
 from keepsake.demo import autoencoder, diffusion
-from keepsake.host.model.profiles import PROFILE, ARProfile
+from keepsake.host.keys import PROFILE
+from keepsake.host.model.profiles import ARProfile
 from safetensors.torch import save_file
 
 comfy.model_management.in_training = True  # the host's RoPE kernel for inference has no gradient

@@ -15,6 +15,7 @@ from ...rollout.setup import Setup
 from ...rollout.stats import KVStats
 from ..forward.roles import split_roles
 from ..model.backbone import read_geometry, require_wan
+from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
 from .outlook import Outlook
 
@@ -119,7 +120,7 @@ def outlook_of_inputs(
         take,
         plan_chunks(shape[2], chunk_frames, given),
         prompts + (cfg != 1),
-        model.model.get_dtype_inference(),
+        compute_dtype(model),
         token_bytes=token_bytes(shape[0], model.get_model_object("latent_format").latent_channels),
         on_chunk=comfy.model_management.throw_exception_if_processing_interrupted,
     )

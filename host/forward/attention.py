@@ -6,7 +6,7 @@ import comfy.model_management
 from comfy.ldm.flux.math import apply_rope1
 from comfy.ldm.modules.attention import optimized_attention
 
-RUN = "keepsake_run"  # key in transformer_options: the ForwardContext of a running take
+from ..keys import RUN
 
 
 class SelfAttentionPatch:

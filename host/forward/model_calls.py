@@ -17,13 +17,10 @@ from torch import Tensor
 from ...kv_policies import Chunk, Forward
 from ...rollout.rollout import Model
 from ...rollout.session import Session
+from ..keys import FORWARD, LEVELS, RUN
 from ..model.backbone import rotation
-from .attention import RUN
 from .conditioning import active_conditionings
 from .prompts import Prompts, stream_and_prompt
-
-FORWARD = "keepsake_forward"  # key in transformer_options: what this model call works on
-LEVELS = "keepsake_levels"  # and the noise levels of its frames, where each has its own
 
 
 @dataclass(frozen=True)

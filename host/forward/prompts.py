@@ -12,11 +12,10 @@ import torch.nn.functional as functional
 
 from ...kv_policies import Chunk, KVPolicy
 from ...rollout.timeline import Mix, PromptStart, parse_timeline, plan_prompts
+from ..keys import PROMPT_START
 from .conditioning import active_conditionings
 
-# in a conditioning's options: its PromptStart. Without it, a conditioning begins with the take
-KEY = "keepsake_prompt"
-OWN = (KEY, "uuid", "model_conds")  # what may differ between equal prompts
+OWN = (PROMPT_START, "uuid", "model_conds")  # what may differ between equal prompts
 
 
 def prompt_timeline(
@@ -26,7 +25,7 @@ def prompt_timeline(
     out = []
     for start, prompt in parse_timeline(text, fps, mode, blend, recache_frames):
         out += node_helpers.conditioning_set_values(
-            clip.encode_from_tokens_scheduled(clip.tokenize(prompt)), {KEY: start}
+            clip.encode_from_tokens_scheduled(clip.tokenize(prompt)), {PROMPT_START: start}
         )
     return out
 
@@ -36,12 +35,12 @@ def add_prompt(
 ) -> list:
     """A CONDITIONING that goes over to `prompt` at a latent frame."""
     start = PromptStart(start_frame, mode, blend, recache_frames)
-    if any(KEY in options for _, options in prompt):
+    if any(PROMPT_START in options for _, options in prompt):
         raise ValueError(
             "The prompt to go over to is a timeline itself. Connect a plain prompt, and the "
             "timeline as what is so far."
         )
-    return conditioning + node_helpers.conditioning_set_values(prompt, {KEY: start})
+    return conditioning + node_helpers.conditioning_set_values(prompt, {PROMPT_START: start})
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Prompts:
 
     def guider(self, guider, chunk: Chunk):
         """The guider with nothing but the prompts in force; it itself where they never change."""
-        if not any(KEY in cond for group in guider.conds.values() for cond in group):
+        if not any(PROMPT_START in cond for group in guider.conds.values() for cond in group):
             return guider
         now = copy.copy(guider)
         now.conds = {**guider.conds, **{stream.group: [] for stream in self.streams}}
@@ -142,7 +141,9 @@ def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[St
     """The i-th conditioning of each start belongs to stream i."""
     by_start: dict[int, list[int]] = {}
     for place, cond in enumerate(group):
-        by_start.setdefault(cond.get(KEY, PromptStart(0)).frame(compression), []).append(place)
+        by_start.setdefault(cond.get(PROMPT_START, PromptStart(0)).frame(compression), []).append(
+            place
+        )
     counts = {frame: len(places) for frame, places in sorted(by_start.items())}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} at latent frame {frame}" for frame, count in counts.items())
@@ -156,7 +157,7 @@ def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[St
     for places in zip(*(by_start[frame] for frame in counts)):
         kept = [places[0]]
         for place in places[1:]:
-            start = group[place][KEY]
+            start = group[place][PROMPT_START]
             if start.mode != "cut" and _equal(group[kept[-1]], group[place]):
                 notes.append(
                     f"The {prompt_name(name)} of {start.told(compression)} is the one in force, "
@@ -166,7 +167,9 @@ def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[St
                 kept.append(place)
         streams.append(
             Stream(
-                name, tuple(kept), tuple(group[place].get(KEY, PromptStart(0)) for place in kept)
+                name,
+                tuple(kept),
+                tuple(group[place].get(PROMPT_START, PromptStart(0)) for place in kept),
             )
         )
     return streams, notes

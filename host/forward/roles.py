@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...kv_policies import FlashForward, KVPolicy
 from ..model.backbone import control_channels, read_geometry, require_wan
+from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile
 from .attention import require_patched
 
@@ -53,7 +54,7 @@ def _traits(model, shape: tuple[int, ...]) -> dict:
         **asdict(read_geometry(require_wan(model), shape[3], shape[4], 1)),
         "control_channels": control_channels(model),
         "latent_format": type(model.get_model_object("latent_format")).__name__,
-        "dtype": str(model.model.get_dtype_inference()),
+        "dtype": str(compute_dtype(model)),
         "device": str(model.load_device),
         "rope_scale_t": rope.get("scale_t", 1.0),
     }

@@ -9,10 +9,10 @@ import comfy.weight_adapter
 import torch
 from torch import Tensor
 
+from ..keys import PROFILE
 from .layouts import Contents, read_checkpoint
 from .profiles import (
     CHECKPOINTS,
-    PROFILE,
     ARProfile,
     Checkpoint,
     rows_named,

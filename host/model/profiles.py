@@ -21,8 +21,8 @@ from ...kv_policies import (
     SinkWindow,
 )
 from ...rollout.stats import counted
+from ..keys import PROFILE
 
-PROFILE = "keepsake_profile"  # key in transformer_options, and in the header of a safetensors file
 OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
 
 LEAST = {

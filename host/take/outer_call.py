@@ -11,10 +11,9 @@ from comfy.patcher_extension import WrappersMP
 from ..budget.memory import outlook
 from ..budget.refusal import refuse_what_cannot_fit
 from ..forward.conditioning import connect_control
+from ..keys import OUTER_CALL
 from .planning import Plan
 from .sampling import ARVideoSampler
-
-KEY = "keepsake_outer"
 
 
 def prepare_take(
@@ -47,7 +46,7 @@ def prepare_take(
             connect_control(guider, guider.model_patcher, sampler.control)
         comfy.patcher_extension.add_wrapper_with_key(
             WrappersMP.PREPARE_SAMPLING,
-            KEY,
+            OUTER_CALL,
             announce_cache(plan),
             guider.model_options,
             is_model_options=True,

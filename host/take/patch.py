@@ -5,8 +5,9 @@ from comfy.ldm.wan.model import WanT2VCrossAttention
 from comfy.patcher_extension import CallbacksMP, WrappersMP
 
 from ..forward.attention import CrossAttentionPatch, SelfAttentionPatch, is_patched
+from ..keys import OUTER_CALL
 from ..model.backbone import require_wan
-from .outer_call import KEY, prepare_take
+from .outer_call import prepare_take
 
 
 def patch(model):
@@ -30,10 +31,10 @@ def patch(model):
                 or getattr(original, "__func__", None) is WanT2VCrossAttention.forward
             ):
                 patched.add_object_patch(key, kind(layer, attention, original))
-    patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, prepare_take)
+    patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, OUTER_CALL, prepare_take)
     # Up to 0.27 the host gives a clone for another device its own modules after ON_CLONE.
     for event in (CallbacksMP.ON_CLONE, CallbacksMP.ON_MATCH_MULTIGPU_CLONES):
-        patched.add_callback_with_key(event, KEY, rebind)
+        patched.add_callback_with_key(event, OUTER_CALL, rebind)
     return patched
 
 

@@ -25,6 +25,7 @@ from ..forward.devices import check_lanes, lanes_of
 from ..forward.prompts import Prompts, arrange_prompts
 from ..forward.roles import check_roles, role_notes, split_roles
 from ..model.backbone import read_geometry, require_wan
+from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
 from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
 
@@ -198,7 +199,7 @@ def plan_take(
         )
     if memory:
         notes += check_memory(
-            memory, about, policy, geometry, take, chunks, names, model.model.get_dtype_inference()
+            memory, about, policy, geometry, take, chunks, names, compute_dtype(model)
         )
     piece = plan_piece(chunks, len(before), stop_after)
     return Plan(
@@ -213,7 +214,7 @@ def plan_take(
         first_sigmas,
         models,
         lanes,
-        model.model.get_dtype_inference(),
+        compute_dtype(model),
         piece,
         names,
         about,

@@ -12,6 +12,7 @@ from ...rollout.memory_file import KVMemory, stream_name
 from ...rollout.session import Session
 from ...rollout.stats import counted
 from ..forward.prompts import Prompts
+from ..model.compute_dtype import compute_dtype
 from ..model.fingerprint import fingerprint, fingerprint_of_prompt, fingerprints_of_frames
 
 # What must be the same, in the words of the refusal, and what to change where it is not.
@@ -67,7 +68,7 @@ def describe_take(
         "model": name,
         "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())],
         "geometry": vars(geometry),
-        "dtype": str(guider.model_patcher.model.get_dtype_inference()).removeprefix("torch."),
+        "dtype": str(compute_dtype(guider.model_patcher)).removeprefix("torch."),
         "latent": [shape[1], *shape[3:]],
         "seed": take.seed,
         "noise_index": noise_index[0] if noise_index else 0,

@@ -123,9 +123,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         given = prefix = None
         if plan.prefix is not None:
             given = inner.process_latent_in(plan.prefix).to(x.device, x.dtype)
-            prefix = given.to(inner.get_dtype_inference()).to(
-                x.dtype
-            )  # what the host's own AR sampler feeds
+            # The host's own AR sampler feeds the prefix rounded to the model's dtype.
+            prefix = given.to(plan.dtype).to(x.dtype)
         output = torch.empty_like(
             x
         ).zero_()  # written, so that its memory is taken now and not bit by bit

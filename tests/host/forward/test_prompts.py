@@ -10,7 +10,8 @@ import comfy.samplers
 import pytest
 import torch
 from keepsake.demo.load import load_demo_world
-from keepsake.host.forward.prompts import KEY, add_prompt
+from keepsake.host.forward.prompts import add_prompt
+from keepsake.host.keys import PROMPT_START
 from keepsake.host.model.profiles import ARProfile, with_profile
 from keepsake.kv_policies import (
     SWITCHES,
@@ -242,13 +243,16 @@ def test_the_nodes_make_one_conditioning():
     (timeline,) = PromptTimeline.execute(
         clip, "0: downtown at day\n2s: harbour at night", 16.0, "recache", 3, 9
     ).args
-    assert [options[KEY].frame(4) for _, options in timeline] == [0, 8] and not torch.equal(
-        timeline[0][0], timeline[1][0]
-    )
+    assert [options[PROMPT_START].frame(4) for _, options in timeline] == [
+        0,
+        8,
+    ] and not torch.equal(timeline[0][0], timeline[1][0])
     (joined,) = PromptAtFrame.execute(
         timeline, clip.encode_from_tokens_scheduled(clip.tokenize("old town")), 20, "cut", 0, 12
     ).args
-    assert [options[KEY].frame(4) for _, options in joined] == [0, 8, 20] and len(timeline) == 2
+    assert [options[PROMPT_START].frame(4) for _, options in joined] == [0, 8, 20] and len(
+        timeline
+    ) == 2
     with pytest.raises(ValueError, match="is a timeline itself"):
         PromptAtFrame.execute(timeline, timeline, 20, "swap", 0, 12)
 

@@ -13,7 +13,8 @@ from comfy.ldm.wan.model import WanModel
 from keepsake.host.model import profiles
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.layouts import DIFFUSERS, plain_name
-from keepsake.host.model.profiles import CHECKPOINTS, PROFILE, PROFILES, ARProfile, profile_of
+from keepsake.host.keys import PROFILE
+from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, ARProfile, profile_of
 from keepsake.host.take.patch import patch
 from keepsake.nodes.model import ARVideoModelLoader
 from safetensors.torch import save_file

@@ -1,0 +1,13 @@
+"""Names under which Keepsake keeps things in ComfyUI's dictionaries."""
+
+# in `transformer_options`
+PROFILE = "keepsake_profile"  # the MODEL's ARProfile; also in the header of a safetensors file
+RUN = "keepsake_run"  # the ForwardContext of a running take
+FORWARD = "keepsake_forward"  # the Forward that a model call works on
+LEVELS = "keepsake_levels"  # noise levels [F] of its frames, where each has its own; else None
+
+# in the options of a conditioning
+PROMPT_START = "keepsake_prompt"  # its PromptStart; without one it begins with the take
+
+# of wrappers and callbacks
+OUTER_CALL = "keepsake_outer"
