@@ -75,13 +75,14 @@ INSIDE = {  # room: {its folder, or file at its top: the others there that it ma
         "policy": "take state cache storage retention selection schedule",
     },
     "host": {
-        "model": "",
-        "files": "",
-        "forward": "model files",
-        "budget": "model files forward",
-        "show": "model files forward budget",
-        "take": "model files forward budget show",
-        "heads": "model files forward budget show take",
+        "keys": "",
+        "model": "keys",
+        "files": "keys",
+        "forward": "keys model files",
+        "budget": "keys model files forward",
+        "show": "keys model files forward budget",
+        "take": "keys model files forward budget show",
+        "heads": "keys model files forward budget show take",
     },
 }
 NOT_YET = {  # arrows that are to go
