@@ -20,9 +20,10 @@ class Hierarchical(Schedule):
     they stand after the same step.
 
     After a step its result, noised to the next level, is run once for the memory; after the last
-    step that is the clean result. `window_frames` latent frames are read at most, the chunk's own
-    included. All chunks live through every step, so the take's length must be known and nothing is
-    finished before the last step.
+    step that is the clean result. Given chunks are run clean in every step, as in HiAR's code.
+    `window_frames` latent frames are read at most, the chunk's own included. All chunks live
+    through every step, so the take's length must be known and nothing is finished before the last
+    step.
     """
 
     window_frames: int = 21
@@ -55,7 +56,6 @@ class Hierarchical(Schedule):
             },
         )
         for step in range(rollout.steps):
-            sigma = rollout.sigmas[step + 1]
             for chunk in chunks:
                 rollout.forget(
                     LEVEL,
@@ -63,14 +63,12 @@ class Hierarchical(Schedule):
                     chunk,
                 )
                 rollout.begin(chunk, LEVEL)
-                if chunk.given:
-                    written = (1 - sigma) * x[chunk] + sigma * rollout.noise(chunk)
-                else:
-                    written = x[chunk] = rollout.renoise(
-                        chunk, step, rollout.denoise(chunk, step, x[chunk], LEVEL)
-                    )
+                if not chunk.given:
+                    x0 = rollout.denoise(chunk, step, x[chunk], LEVEL)
+                    x[chunk] = rollout.renoise(chunk, step, x0)
                 if chunk is not chunks[-1]:  # nothing reads what the last chunk would leave behind
-                    rollout.write(chunk, written, sigma, LEVEL)
+                    level = 0.0 if chunk.given else rollout.sigmas[step + 1]
+                    rollout.write(chunk, x[chunk], level, LEVEL)
                 else:
                     rollout.discard(LEVEL)
                 if step == rollout.steps - 1:

@@ -35,6 +35,7 @@ CASES = {  # profile, given frames, and the policy where it is not the profile's
     "causal_forcing_2step": ("Causal-Forcing++ 2-step (frame-wise)", 0, None),
     "longlive": ("LongLive 1.3B", 0, None),
     "hiar": ("HiAR", 0, None),
+    "hiar_prefix": ("HiAR", 6, None),
     "rolling_forcing": ("Rolling Forcing", 0, None),
     "krea": ("Krea Realtime 14B", 0, None),
     "krea_start": ("Krea Realtime 14B", 3, None),
