@@ -5,8 +5,14 @@
 import comfy.model_management
 from comfy.ldm.flux.math import apply_rope1
 from comfy.ldm.modules.attention import optimized_attention
+from comfy.ldm.wan.ar_model import CausalWanSelfAttention
+from comfy.ldm.wan.model import WanSelfAttention, WanT2VCrossAttention
 
 from ..keys import RUN
+
+# The host's own functions, as they are when the pack is loaded: another pack may exchange them.
+SELF_FORWARDS = (WanSelfAttention.forward, CausalWanSelfAttention.forward)
+TEXT_FORWARDS = (WanT2VCrossAttention.forward,)
 
 
 class SelfAttentionPatch:
@@ -72,6 +78,13 @@ class CrossAttentionPatch:
         )
 
 
+def is_one_of(forward, functions: tuple) -> bool:
+    """Whether a bound method is one of these functions. Its owner tells nothing: another pack may
+    bind a function of its own to the host's module (Enhance-A-Video).
+    """
+    return getattr(forward, "__func__", None) in functions
+
+
 def self_attentions(model) -> list:
     """What a MODEL calls as the self-attention of each layer."""
     return [
@@ -93,7 +106,7 @@ def require_patched(model, name: str, advice: str):
     others = [
         forward.original
         for forward in self_attentions(model)
-        if getattr(forward.original, "__self__", None) is not forward.attention
+        if not is_one_of(forward.original, SELF_FORWARDS)
     ]
     if others:
         raise ValueError(

@@ -1,10 +1,15 @@
-"""The one patch: on a clone, by the host's object patches, on every self-attention of a Wan model."""
+"""The one patch: on a clone, by the host's object patches, on every self-attention of Wan."""
 
 import comfy.utils
-from comfy.ldm.wan.model import WanT2VCrossAttention
 from comfy.patcher_extension import CallbacksMP, WrappersMP
 
-from ..forward.attention import CrossAttentionPatch, SelfAttentionPatch, is_patched
+from ..forward.attention import (
+    TEXT_FORWARDS,
+    CrossAttentionPatch,
+    SelfAttentionPatch,
+    is_one_of,
+    is_patched,
+)
 from ..keys import OUTER_CALL
 from ..model.backbone import require_wan
 from .outer_call import prepare_take
@@ -26,10 +31,7 @@ def patch(model):
                 continue
             # Text keys can be kept only where nobody else computes them: image-to-video classes and
             # other packs' patches stay.
-            if (
-                kind is SelfAttentionPatch
-                or getattr(original, "__func__", None) is WanT2VCrossAttention.forward
-            ):
+            if kind is SelfAttentionPatch or is_one_of(original, TEXT_FORWARDS):
                 patched.add_object_patch(key, kind(layer, attention, original))
     patched.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, OUTER_CALL, prepare_take)
     # Up to 0.27 the host gives a clone for another device its own modules after ON_CLONE.
@@ -47,6 +49,7 @@ def rebind(old, new):
     for key, entry in new.object_patches.items():
         if isinstance(entry, (SelfAttentionPatch, CrossAttentionPatch)):
             attention = comfy.utils.get_attr(new.model, key.removesuffix(".forward"))
-            was_own = getattr(entry.original, "__self__", None) is entry.attention
-            original = type(attention).forward.__get__(attention) if was_own else entry.original
+            original = entry.original
+            if getattr(original, "__self__", None) is entry.attention:
+                original = original.__func__.__get__(attention)
             new.object_patches[key] = type(entry)(entry.layer, attention, original)

@@ -2,8 +2,11 @@
 makes it wrong unseen.
 """
 
+from types import MethodType
+
 import pytest
 import torch
+from comfy.ldm.wan.ar_model import CausalWanSelfAttention
 from comfy_extras import (
     nodes_apg,
     nodes_cfg,
@@ -111,25 +114,54 @@ def test_a_forward_that_another_pack_leaves_out_ends_the_take(model):
         take(other)
 
 
-def with_self_attention(model, layer):
-    """Another pack's patch on one layer, as Enhance-A-Video's on all."""
+def nothing(x, *args, **options):
+    return 0 * x
+
+
+def nothing_as_a_method(self, x, *args, **options):
+    return 0 * x
+
+
+def with_attention(model, layer, part="self_attn", bound=False):
+    """Another pack's patch on one layer, as Enhance-A-Video's on all: a function, or a method that
+    is bound to the host's own module.
+    """
     other = model.clone()
-    other.add_object_patch(
-        f"diffusion_model.blocks.{layer}.self_attn.forward", lambda x, freqs, **options: 0 * x
-    )
+    key = f"diffusion_model.blocks.{layer}.{part}"
+    method = MethodType(nothing_as_a_method, other.get_model_object(key))
+    other.add_object_patch(f"{key}.forward", method if bound else nothing)
     return other
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["function", "method"])
 @pytest.mark.parametrize("layer", [0, 1])
-def test_a_self_attention_of_another_pack_is_refused_and_not_left_out(layer, model):
+def test_a_self_attention_of_another_pack_is_refused_and_not_left_out(layer, bound, model):
     says = "has another node's self-attention in 1 of its layers"
     with pytest.raises(ValueError, match=says):
-        take(tiny.prepared(with_self_attention(tiny.tiny_model(layers=2), layer)))
-    behind_ours = with_self_attention(model, layer)
+        take(tiny.prepared(with_attention(tiny.tiny_model(layers=2), layer, bound=bound)))
+    behind_ours = with_attention(model, layer, bound=bound)
     with pytest.raises(ValueError, match="has not been prepared"):
         take(behind_ours)
     with pytest.raises(ValueError, match=says):
         take(tiny.prepared(behind_ours))
+
+
+def test_a_self_attention_whose_class_another_pack_has_changed_is_refused(model, monkeypatch):
+    monkeypatch.setattr(CausalWanSelfAttention, "forward", nothing_as_a_method)
+    with pytest.raises(ValueError, match="has another node's self-attention in 2 of its layers"):
+        take(tiny.prepared(tiny.tiny_model(layers=2)))
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["function", "method"])
+@pytest.mark.parametrize("first", [False, True], ids=["behind ours", "before ours"])
+def test_a_cross_attention_of_another_pack_works_in_a_take(first, bound, model):
+    """It gives nothing in any layer, so the words are never heard."""
+    other = tiny.tiny_model(layers=2) if first else model
+    for layer in range(2):
+        other = with_attention(other, layer, "cross_attn", bound)
+    other = tiny.prepared(other)
+    assert torch.equal(take(other), take(other, positive=tiny.prompt(5)))
+    assert not torch.equal(take(model), take(model, positive=tiny.prompt(5)))
 
 
 def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
