@@ -1,12 +1,14 @@
-"""Write the English texts of all nodes, as their schemas have them, into locales/en, and list what
-other languages lack.
+"""List what each language in locales/ lacks of the nodes' texts and of the page's messages.
+
+A node's English is in its schema, from where the page takes whatever a language does not have;
+locales/en has only the messages of web/js.
 """
 
-import asyncio
 import json
 from pathlib import Path
 
 LOCALES = Path(__file__).resolve().parents[1] / "locales"
+LANGUAGES = sorted(folder.name for folder in LOCALES.iterdir() if folder.name != "en")
 
 
 def node_defs(nodes) -> dict:
@@ -54,12 +56,10 @@ def main():
     from support import pack
 
     pack.use_host("--cpu")
-    nodes = asyncio.run(asyncio.run(pack.load_pack().comfy_entrypoint()).get_node_list())
-    text = json.dumps(node_defs(nodes), indent=1, ensure_ascii=False) + "\n"
-    (LOCALES / "en/nodeDefs.json").write_text(text, encoding="utf-8")
-    for language in sorted(folder.name for folder in LOCALES.iterdir() if folder.name != "en"):
-        for file in ("main.json", "nodeDefs.json"):
-            wanted, given = flat(load("en", file)).keys(), flat(load(language, file)).keys()
+    english = {"main.json": load("en", "main.json"), "nodeDefs.json": node_defs(pack.nodes())}
+    for language in LANGUAGES:
+        for file, texts in english.items():
+            wanted, given = flat(texts).keys(), flat(load(language, file)).keys()
             print(
                 f"{language}/{file}: {len(wanted - given)} missing, {len(given - wanted)} without "
                 "a meaning"

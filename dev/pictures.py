@@ -55,20 +55,17 @@ SPLIT = {
 
 FEW_STEPS = {"8": node("KeepsakeARProfile", model=MODEL, steps=2, shift=3)}
 
-# By picture: the nodes of its policy.
-FILMS = {
-    "KeepsakePolicyFull": {"5": node("KeepsakePolicyFull")},
+# By picture: the nodes of its policy. A policy that is not named here shows its defaults.
+FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("KeepsakePolicy*.md"))} | {
     "KeepsakePolicySinkWindow": {"5": node("KeepsakePolicySinkWindow", window_frames=9)},
     "KeepsakePolicyDeCoPrune": {"5": DECOPRUNE},
     "KeepsakePruningControl": {
         "8": DECOPRUNE,
         "5": node("KeepsakePruningControl", kv_policy=["8", 0]),
     },
-    "KeepsakePolicyDirectedForcing": {"5": node("KeepsakePolicyDirectedForcing")},
     "KeepsakePolicyFlashForward": {"5": node("KeepsakePolicyFlashForward", stage_history=1)},
     "KeepsakePolicyHierarchical": {"5": node("KeepsakePolicyHierarchical", window_frames=9)},
     "KeepsakePolicyRollingForcing": {"5": node("KeepsakePolicyRollingForcing", window_frames=15)},
-    "KeepsakePolicyContextRecompute": {"5": node("KeepsakePolicyContextRecompute")},
     "KeepsakeKVMemoryMap_film": SPLIT,
 }
 FILM = {

@@ -4,60 +4,48 @@ imports them.
 
 from comfy_api.latest import ComfyExtension, io
 
-from .demo import DemoCamera, DemoWorld
-from .estimate import KVMemoryEstimate
-from .heads import CalibrateHeads, LoadHeadMap, LoadHeadTable, ProfileHeads
-from .memory import LoadKVMemory, SaveKVMemory
-from .model import ARProfileNode, ARVideoModelLoader
-from .policies import (
-    PolicyDeCoPrune,
-    PolicyDirectedForcing,
-    PolicyFull,
-    PolicySinkWindow,
-    PruningControl,
+from . import (
+    demo,
+    estimate,
+    heads,
+    memory,
+    model,
+    policies,
+    prompts,
+    sampler,
+    schedules,
+    stats,
+    storage,
+    stream,
 )
-from .prompts import PromptAtFrame, PromptTimeline
-from .sampler import ARVideoSamplerNode, ARVideoSamplerSelect
-from .schedules import (
-    PolicyContextRecompute,
-    PolicyFlashForward,
-    PolicyHierarchical,
-    PolicyRollingForcing,
+
+FILES = (
+    model,
+    policies,
+    schedules,
+    heads,
+    sampler,
+    stats,
+    estimate,
+    storage,
+    demo,
+    prompts,
+    memory,
+    stream,
 )
-from .stats import KVMemoryMap, KVMemoryStats
-from .storage import KVStorageNode
-from .stream import StreamToFileNode
+
+
+def nodes_in(file) -> list[type[io.ComfyNode]]:
+    """The node classes that a file defines, in its order."""
+    return [
+        value
+        for value in vars(file).values()
+        if isinstance(value, type)
+        and issubclass(value, io.ComfyNode)
+        and value.__module__ == file.__name__
+    ]
 
 
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [
-            ARVideoModelLoader,
-            ARProfileNode,
-            PolicyFull,
-            PolicySinkWindow,
-            PolicyDeCoPrune,
-            PruningControl,
-            PolicyDirectedForcing,
-            PolicyFlashForward,
-            PolicyHierarchical,
-            PolicyRollingForcing,
-            PolicyContextRecompute,
-            LoadHeadMap,
-            ProfileHeads,
-            LoadHeadTable,
-            CalibrateHeads,
-            ARVideoSamplerNode,
-            ARVideoSamplerSelect,
-            KVMemoryStats,
-            KVMemoryMap,
-            KVMemoryEstimate,
-            KVStorageNode,
-            DemoWorld,
-            DemoCamera,
-            PromptTimeline,
-            PromptAtFrame,
-            SaveKVMemory,
-            LoadKVMemory,
-            StreamToFileNode,
-        ]
+        return [node for file in FILES for node in nodes_in(file)]

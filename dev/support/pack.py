@@ -4,6 +4,7 @@
 The checkout must not be on `sys.path`: its `nodes/` would shadow the host's `nodes` module.
 """
 
+import asyncio
 import importlib.util
 import os
 import sys
@@ -33,6 +34,11 @@ def use_host(*host_arguments: str) -> str | None:
 def load_pack():
     """Import the checkout as the package `keepsake`."""
     return _load("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+
+
+def nodes() -> list[type]:
+    """The pack's node classes, as the host asks for them."""
+    return asyncio.run(asyncio.run(load_pack().comfy_entrypoint()).get_node_list())
 
 
 def load_server():

@@ -8,40 +8,21 @@ from pathlib import Path
 import keepsake
 import pytest
 from keepsake.demo.world import CAMERA_PATHS, ROWS
+from schemas import SCHEMAS, schema_of
 
 ROOT = Path(__file__).parents[2]
-LANDED = json.loads((Path(__file__).parent / "schemas.json").read_text())
+LANDED = json.loads(SCHEMAS.read_text())
 
 
 def nodes():
     return asyncio.run(asyncio.run(keepsake.comfy_entrypoint()).get_node_list())
 
 
-def schema_of(node) -> dict:
-    """What a saved workflow relies on."""
-    schema = node.define_schema()
-    inputs = []
-    for part in schema.inputs:
-        options = {
-            key: value
-            for key, value in part.as_dict().items()
-            if key in ("default", "min", "max", "options")
-        }
-        if part.id in ("model_name", "head_map", "head_table", "memory_file"):
-            options = {}  # the user's files
-        inputs.append([part.id, part.get_io_type(), bool(part.optional), options])
-    return {"inputs": inputs, "outputs": [output.get_io_type() for output in schema.outputs]}
-
-
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
 def test_a_landed_schema_only_grows_at_the_end(node):
-    """A new node, or a change that keeps the promise, lands by writing `schema_of(node)` into
-    schemas.json.
-    """
+    """What is new is added to schemas.json by dev/schemas.py."""
     now, landed = json.loads(json.dumps(schema_of(node))), LANDED.get(node.define_schema().node_id)
-    assert landed, (
-        f"{node.define_schema().node_id} is new: add its schema to tests/nodes/schemas.json"
-    )
+    assert landed, f"{node.define_schema().node_id} is new: run dev/python dev/schemas.py"
     for (name, kind, optional, options), before in zip(
         now["inputs"], landed["inputs"], strict=False
     ):
@@ -89,7 +70,9 @@ def test_what_a_node_shows_is_in_every_result(node):
 @pytest.mark.parametrize("node", nodes(), ids=lambda node: node.__name__)
 def test_a_node_has_a_help_page_that_names_its_widgets(node):
     schema = node.define_schema()
-    page = (ROOT / "web/docs" / f"{schema.node_id}.md").read_text(encoding="utf-8")
+    path = ROOT / "web/docs" / f"{schema.node_id}.md"
+    assert path.exists(), f"{schema.node_id} has no help page: write {path.relative_to(ROOT)}"
+    page = path.read_text(encoding="utf-8")
     assert page.startswith(f"# {schema.display_name}\n")
     for part in schema.inputs:
         assert f"**{part.id}**" in page or part.id == "kv_stats", part.id

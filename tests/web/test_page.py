@@ -110,3 +110,24 @@ def test_a_node_shows_its_help_page_with_its_picture(page):
     page.tab.wait_for_function(
         "document.querySelector('.node-help-content img[alt^=\"The node\"]')?.naturalWidth > 100"
     )
+
+
+# What the page says of a node.
+WORDS = """() => {
+  const node = LiteGraph.createNode("KeepsakePolicySinkWindow");
+  app.graph.add(node);
+  return {
+    title: node.title,
+    widgets: node.widgets.map((widget) => widget.label ?? widget.name),
+    description: node.constructor.nodeData.description,
+  };
+}"""
+
+
+def test_a_node_shows_the_english_of_its_schema(page):
+    """locales/en has no words for nodes: in English the page takes those of the schema."""
+    page.open("quickstart")
+    words = page.tab.evaluate(WORDS)
+    assert words["title"] == "KV Policy: Sink + Window"
+    assert words["widgets"] == ["window_frames", "sink_frames", "sink_rope"]
+    assert words["description"].startswith("Keeps the first frames and the latest frames")
