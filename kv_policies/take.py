@@ -22,6 +22,9 @@ class Geometry:
     chunk_frames: int  # latent frames of a full chunk
     temporal_channels: int  # first channels of a head, rotated by time in adjacent pairs
     rope_theta: float = 10000.0
+    # Angle per latent frame of each temporal pair, where the model's RoPE does not turn by theta;
+    # empty: no constant angles, so that stored keys cannot be turned.
+    temporal_angles: tuple[float, ...] | None = None
 
     @property
     def tokens_per_frame(self) -> int:

@@ -6,7 +6,7 @@ from threading import Thread
 
 import torch
 from keepsake.kv_policies import Geometry, Take
-from keepsake.kv_policies.cache.rope import turn, turn_in_time
+from keepsake.kv_policies.cache.rope import temporal_frequencies, turn, turn_in_time
 from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
 from keepsake.rollout.loop import run
 from keepsake.rollout.rollout import Model, Rollout
@@ -42,7 +42,7 @@ def attention(q, k, v):
 
 def rotate_in_time(x, position, channels, theta=10000.0):
     """Queries or keys `[B, S, H, D]` rotated at temporal positions, float64 `[S]`."""
-    return turn(x, *turn_in_time(position, channels, theta, x.device))
+    return turn(x, *turn_in_time(position, temporal_frequencies(channels, theta), x.device))
 
 
 class FakeTransformer:

@@ -14,7 +14,7 @@ from ...rollout.estimate import Estimate, estimate
 from ...rollout.setup import Setup
 from ...rollout.stats import KVStats
 from ..forward.roles import split_roles
-from ..model.backbone import read_geometry, require_wan
+from ..model.backbone import read_geometry
 from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
 from .outlook import Outlook
@@ -116,7 +116,7 @@ def outlook_of_inputs(
     )
     setup = Setup(
         policy,
-        read_geometry(require_wan(model), *shape[3:], chunk_frames),
+        read_geometry(model, *shape[3:], chunk_frames),
         take,
         plan_chunks(shape[2], chunk_frames, given),
         prompts + (cfg != 1),

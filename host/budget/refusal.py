@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...kv_policies import CleanPass, DeCoPrune, KVStorage, ReadAll, SinkWindow, Storage
 from ...rollout.estimate import fits, frames_in, longest, most_that
 from ...rollout.setup import Setup
-from ..model.backbone import read_geometry, require_wan
+from ..model.backbone import read_geometry
 from .memory import activation_bytes
 from .outlook import LONGEST, Outlook, size
 
@@ -121,9 +121,7 @@ def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Itera
         return 2 * half_height, max(2, 2 * round(half_height * latent_size[1] / latent_size[0]))
 
     def works(half_height: int) -> bool:
-        geometry = read_geometry(
-            require_wan(model), *sides(half_height), outlook.setup.geometry.chunk_frames
-        )
+        geometry = read_geometry(model, *sides(half_height), outlook.setup.geometry.chunk_frames)
         setup = replace(outlook.setup, geometry=geometry)
         return fits(
             setup, outlook.most - activation_bytes(model, setup, sides(half_height)), outlook.ram

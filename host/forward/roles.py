@@ -51,7 +51,7 @@ def _traits(model, shape: tuple[int, ...]) -> dict:
     """
     rope = model.model_options.get("transformer_options", {}).get("rope_options", {})
     return {
-        **asdict(read_geometry(require_wan(model), shape[3], shape[4], 1)),
+        **asdict(read_geometry(model, shape[3], shape[4], 1)),
         "control_channels": control_channels(model),
         "latent_format": type(model.get_model_object("latent_format")).__name__,
         "dtype": str(compute_dtype(model)),

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...kv_policies import Chunk, Geometry
 from .. import TESTED_HOSTS
+from .temporal_rope import temporal_angles
 
 BACKBONES = (
     WanModel,
@@ -46,17 +47,29 @@ def require_wan(model):
     return backbone
 
 
-def read_geometry(backbone, latent_height: int, latent_width: int, chunk_frames: int) -> Geometry:
+def read_geometry(model, latent_height: int, latent_width: int, chunk_frames: int) -> Geometry:
+    """What the caches must know of a MODEL, its patches by other nodes included."""
+    backbone = require_wan(model)
     attention, (_, ph, pw) = backbone.blocks[0].self_attn, backbone.patch_size
+    channels, theta = backbone.rope_embedder.axes_dim[0], float(backbone.rope_embedder.theta)
     return Geometry(
         layers=len(backbone.blocks),
         heads=attention.num_heads,
         head_dim=attention.head_dim,
         grid=(-(-latent_height // ph), -(-latent_width // pw)),
         chunk_frames=chunk_frames,
-        temporal_channels=backbone.rope_embedder.axes_dim[0],
-        rope_theta=float(backbone.rope_embedder.theta),
+        temporal_channels=channels,
+        rope_theta=theta,
+        temporal_angles=_temporal_angles(model, backbone, channels, theta),
     )
+
+
+def _temporal_angles(model, backbone, channels: int, theta: float) -> tuple[float, ...] | None:
+    encode = model.get_model_object("diffusion_model.rope_encode")
+    if getattr(encode, "__func__", None) is not type(backbone).rope_encode:
+        return ()  # another node's, which may do anything
+    embedder = model.get_model_object("diffusion_model.rope_embedder")
+    return temporal_angles(embedder, channels, theta)
 
 
 def rotation(

@@ -164,7 +164,7 @@ def plan_take(
     prefix = given_latents(guider, shape, given_before(memory, prefix))
     given = 0 if prefix is None else prefix.shape[2]
     check_pauses(policy, shape, given, memory, stop_after, keeps)
-    geometry = read_geometry(backbone, shape[3], shape[4], min(chunk_frames, shape[2]))
+    geometry = read_geometry(model, shape[3], shape[4], min(chunk_frames, shape[2]))
     before = memory.chunks if memory else ()
     chunks = plan_chunks(shape[2], chunk_frames, given, before)
     prompts, chunks, told = arrange_prompts(

@@ -67,7 +67,7 @@ def describe_take(
     told = {
         "model": name,
         "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())],
-        "geometry": vars(geometry),
+        "geometry": {name: value for name, value in vars(geometry).items() if value is not None},
         "dtype": str(compute_dtype(guider.model_patcher)).removeprefix("torch."),
         "latent": [shape[1], *shape[3:]],
         "seed": take.seed,

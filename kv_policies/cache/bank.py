@@ -6,7 +6,7 @@ from torch import Tensor
 from ..state import State, damaged, list_of, tensor_of
 from ..storage.storage import Storage
 from ..take import BankPlan, Chunk, Geometry
-from .rope import turn_in_time
+from .rope import frequencies_of, turn_in_time
 
 
 class Bank:
@@ -200,15 +200,14 @@ class Bank:
         """
         if torch.equal(position, self.position[: len(position)]):
             return
-        g, held = self.geometry, min(len(self._held_position), len(position))
+        held = min(len(self._held_position), len(position))
+        frequencies = frequencies_of(self.geometry)
         for rows, origin in (
             (slice(0, held), self._held_position),
             (slice(held, len(position)), self.position),
         ):
             if rows.start < rows.stop:
-                angles = turn_in_time(
-                    position[rows] - origin[rows], g.temporal_channels, g.rope_theta, self.device
-                )
+                angles = turn_in_time(position[rows] - origin[rows], frequencies, self.device)
                 for pages in self.pages:
                     pages.turn(rows, *angles)
         self.position[: len(position)] = position

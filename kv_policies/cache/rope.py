@@ -5,6 +5,8 @@ in fp32.
 import torch
 from torch import Tensor
 
+from ..take import Geometry
+
 
 def temporal_frequencies(channels: int, theta: float) -> Tensor:
     """Angle per latent frame of each temporal channel pair, float64 `[channels / 2]` (RoFormer,
@@ -13,18 +15,29 @@ def temporal_frequencies(channels: int, theta: float) -> Tensor:
     return theta ** (-torch.arange(0, channels, 2, dtype=torch.float64) / channels)
 
 
-def turn_in_time(
-    shift: Tensor, channels: int, theta: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosine and sine that turn keys by `shift` latent frames, float64 `[S]`: fp32 `[S, 1, channels
-    / 2]` each, for `turn`.
+def frequencies_of(geometry: Geometry) -> Tensor:
+    """Angle per latent frame of each temporal pair of a model, float64. ValueError where another
+    node has changed its RoPE so that there is none.
+    """
+    if geometry.temporal_angles is None:
+        return temporal_frequencies(geometry.temporal_channels, geometry.rope_theta)
+    if not geometry.temporal_angles:
+        raise ValueError(
+            "Another node on this MODEL changes its RoPE so that a key at one latent frame cannot "
+            "be turned to another, which this policy does. Remove that node, or use a policy that "
+            "leaves keys in place: a sink with sink_rope 'absolute', re-index 'off'."
+        )
+    return torch.tensor(geometry.temporal_angles, dtype=torch.float64)
+
+
+def turn_in_time(shift: Tensor, frequencies: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine that turn keys by `shift` latent frames, float64 `[S]`: fp32 `[S, 1, P]`
+    each, for `turn`. `frequencies` `[P]`, float64.
 
     Angles are built in float64, since a fp32 position past some thousand frames has lost the digits
     that the fastest pair needs.
     """
-    angle = shift[:, None] * temporal_frequencies(
-        channels, theta
-    )  # on the CPU: not every device has float64
+    angle = shift[:, None] * frequencies  # on the CPU: not every device has float64
     return tuple(part.float()[:, None].to(device) for part in (angle.cos(), angle.sin()))
 
 
