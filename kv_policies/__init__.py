@@ -4,7 +4,7 @@ and nothing else.
 
 from .cache.bank import Bank
 from .cache.cache import KVCache
-from .cache.pages import Pages
+from .cache.pages import BankPages, Pages
 from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
@@ -24,7 +24,8 @@ from .selection.directed_forcing import DirectedForcing
 from .selection.head_table import HeadTable
 from .selection.selection import Attention, ReadAll, Selection, SelectionRun
 from .state import KVMemoryError, State
-from .storage.storage import KVStorage, Storage
+from .storage.kv_storage import KVStorage
+from .storage.storage import Storage
 from .take import HISTORY, SWITCHES, BankPlan, Chunk, Forward, Geometry, Switch, Take
 
 RETENTIONS = (  # what tests iterate over
@@ -36,3 +37,5 @@ RETENTIONS = (  # what tests iterate over
     ReversePrune,
     TempDiffPrune,
 )
+SELECTIONS = (ReadAll, DirectedForcing)
+STORAGES = (Storage, KVStorage)

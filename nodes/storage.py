@@ -3,7 +3,7 @@
 from comfy_api.latest import io
 
 from ..kv_policies import KVStorage
-from ..kv_policies.storage.storage import DEVICES, DTYPES
+from ..kv_policies.storage.kv_storage import DEVICES, DTYPES
 from .constants import accepts
 from .sockets import CATEGORY, KVPolicySocket, fill, policy_input
 

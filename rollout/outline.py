@@ -7,27 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..kv_policies import Bank, Pages, State, Storage
+from ..kv_policies import BankPages, Pages, State, Storage
 
 
 @dataclass(frozen=True)
 class Outline(Storage):
-    """Another storage's pages without their content: nothing is written, moved or turned."""
+    """Another storage's pages without their content. Which rows are coded, and which lie where, is
+    followed as in a take.
+    """
 
     of: Storage
 
-    def pages(self, *shape) -> list[Pages]:
-        return [OutlinePages(pages) for pages in self.of.pages(*shape)]
-
-    def settled(self, bank: Bank) -> tuple[int, int]:
-        return self.of.settled(bank)
-
-    def row_bytes(self, heads: int, head_dim: int) -> float:
-        return self.of.row_bytes(heads, head_dim)
+    def pages(self, *shape) -> BankPages:
+        pages = self.of.pages(*shape)
+        pages.layers = [OutlinePages(layer) for layer in pages.layers]
+        return pages
 
 
 class OutlinePages(Pages):
-    """Sizes are the other pages' own; nothing is written, moved or turned."""
+    """Sizes are the other pages' own; nothing is written, moved, coded or turned."""
 
     place = torch.device("cpu")
 
@@ -36,11 +34,15 @@ class OutlinePages(Pages):
 
     def write(self, rows: slice, k: Tensor, v: Tensor): ...
 
-    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]): ...
+    def gather(self, *where): ...
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor): ...
 
-    def settle(self, sink: int, settled: int, length: int): ...
+    def encode(self, *rows): ...
+
+    def fill_groups(self): ...
+
+    def store_chunk(self, history: int, length: int): ...
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Zeros of one channel, for a policy that looks at keys."""
@@ -52,8 +54,8 @@ class OutlinePages(Pages):
     def grow(self, capacity: int, length: int):
         self.pages.grow(capacity, length)
 
-    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
-        return self.pages.restore(state, length, held)
+    def restore(self, state: State, length: int, held: int):
+        self.pages.restore(state, length, held)
 
     def nbytes(self) -> int:
         return self.pages.nbytes()

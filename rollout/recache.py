@@ -60,8 +60,8 @@ def recache(
         write(old.under(chunk), session.latents[old.index])
         for bank, names in zip(banks, stood):
             bank.keep(
-                ((bank.frame[: bank.length] < start) | torch.isin(bank.names(), names)).nonzero()[
-                    :, 0
-                ]
+                (
+                    (bank.frame[: bank.length] < start) | torch.isin(bank.token_ids(), names)
+                ).nonzero()[:, 0]
             )
     return range(start, again[-1].end_frame)

@@ -164,8 +164,8 @@ def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
 
 
 def _in_reach(stream: Stream, forward: Forward) -> list[tuple[int, Tensor]]:
-    """History that a forward can read, of each bank: its number, and the names of its tokens, see
-    `Bank.names`.
+    """History that a forward can read, of each bank: its number, and the ids of its tokens, see
+    `Bank.token_ids`.
     """
     parts = [
         (number, bank, slice(0, bank.committed))
@@ -176,7 +176,7 @@ def _in_reach(stream: Stream, forward: Forward) -> list[tuple[int, Tensor]]:
         for name, first, last in forward.reads
         for bank in stream.caches[name].banks[:1]
     ]
-    return [(number, bank.names()[rows]) for number, bank, rows in parts]
+    return [(number, bank.token_ids()[rows]) for number, bank, rows in parts]
 
 
 def _history_tokens(stream: Stream, forward: Forward) -> int:

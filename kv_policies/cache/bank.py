@@ -3,60 +3,62 @@
 import torch
 from torch import Tensor
 
-from ..state import State, damaged, list_of, tensor_of
-from ..storage.storage import Storage
+from ..state import State, damaged, tensor_of
 from ..take import BankPlan, Chunk, Geometry
+from .pages import BankPages, Pages, PageSource
 from .rope import frequencies_of, turn_in_time
+
+COLUMNS = ("frame", "cell", "position")
 
 
 class Bank:
     """Cached tokens of one group of heads. All layers hold the same tokens in the same order.
 
     Rows `[0, committed)` are history, rows `[committed, length)` belong to the chunk in work and
-    are overwritten by each of its forwards. `frame`, `cell` (row * w + column) and `position` (the
-    temporal position baked into the key) name each row; they live on the CPU, so that policies
-    decide without waiting for the device.
+    are overwritten by each of its forwards. Each row has a `frame`, a `cell` (row * w + column of
+    the token in its latent frame) and a `position` (the temporal position that its key is rotated
+    at). These three lie on the CPU, so that policies decide without waiting for the device.
     """
 
     def __init__(
         self,
         geometry: Geometry,
         plan: BankPlan,
-        storage: Storage,
+        storage: PageSource,
         dtype: torch.dtype,
         device: torch.device,
         number: int = 0,
     ):
         """`number`: place among the banks of its cache."""
+        tokens = geometry.tokens_per_frame
+        self.geometry = geometry
+        self.device = device
         self.number = number
-        self.geometry, self.heads, self.device = geometry, plan.heads_by_layer(geometry), device
-        self.capacity, self.most = (
-            frames * geometry.tokens_per_frame for frames in (plan.frames, plan.most_frames)
-        )
+        self.heads = plan.heads_by_layer(geometry)
         self.head_index = [
             torch.tensor(group, dtype=torch.long, device=device) for group in self.heads
         ]
-        self.storage, self.pages = (
-            storage,
-            storage.pages(self.capacity, [*map(len, self.heads)], geometry, dtype, device),
-        )
-        self.sink_rows = self.coded_rows = (
-            0  # held in full precision, and those behind them in fewer bits; the rest is full
-        )
-        self._dtype = dtype
-        self._coded_row_bytes = sum(
-            storage.row_bytes(len(group), geometry.head_dim) for group in self.heads
-        )
-        self._row_bytes = 2 * sum(map(len, self.heads)) * geometry.head_dim * dtype.itemsize
-        self.frame, self.cell = (torch.empty(self.capacity, dtype=torch.long) for _ in range(2))
+        self.capacity = plan.frames * tokens
+        self.most = plan.most_frames * tokens
+        heads = [len(group) for group in self.heads]
+        self.store = storage.pages(self.capacity, heads, geometry, dtype, device)
+        # Bytes of a row: of the keys alone in the layer with the most heads, and of keys and values
+        # in all layers.
+        self._side_bytes = max(heads) * geometry.head_dim * dtype.itemsize
+        self._row_bytes = 2 * sum(heads) * geometry.head_dim * dtype.itemsize
+        self.frame = torch.empty(self.capacity, dtype=torch.long)
+        self.cell = torch.empty(self.capacity, dtype=torch.long)
         self.position = torch.empty(self.capacity, dtype=torch.float64)
-        self.length = self.committed = self.shot = (
-            0  # `shot`: first latent frame of the shot of the chunk in work
-        )
-        self._held_position = torch.empty(
-            0, dtype=torch.float64
-        )  # of the first rows when they were held, see `hold`
-        self.copied_bytes = 0  # most that moving rows has held twice
+        self.length = 0
+        self.committed = 0
+        self.shot = 0  # first latent frame of the shot of the chunk in work
+        self._held_position = torch.empty(0, dtype=torch.float64)  # of held rows, see `hold`
+        self.copied_bytes = 0  # most bytes of temporary copies that moving rows has made
+
+    @property
+    def pages(self) -> list[Pages]:
+        """The pages by layer."""
+        return self.store.layers
 
     def reserve(self, chunk: Chunk):
         """Append the chunk's rows. Their keys and values arrive with the forwards."""
@@ -68,22 +70,22 @@ class Bank:
                 "policy's plan are too few."
             )
         if end > self.capacity:
-            self._grow(
-                min(self.most, tokens * max(-(-end // tokens), self.capacity // tokens * 5 // 4))
-            )  # whole frames
+            needed = -(-end // tokens)
+            larger = self.capacity // tokens * 5 // 4
+            self._grow(min(self.most, tokens * max(needed, larger)))
         rows = slice(self.length, end)
-        self.frame[rows] = torch.tensor(chunk.numbers).repeat_interleave(tokens)
-        self.position[rows] = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(
-            tokens
-        )
+        numbers = torch.tensor(chunk.numbers)
+        positions = torch.tensor(chunk.positions, dtype=torch.float64)
+        self.frame[rows] = numbers.repeat_interleave(tokens)
+        self.position[rows] = positions.repeat_interleave(tokens)
         self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
-        self.length, self.shot = end, chunk.shot
+        self.length = end
+        self.shot = chunk.shot
 
     def _grow(self, capacity: int):
-        for pages in self.pages:
-            pages.grow(capacity, self.length)
+        self.store.grow(capacity, self.length)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(self.capacity))
-        for name in ("frame", "cell", "position"):
+        for name in COLUMNS:
             old = getattr(self, name)
             new = old.new_empty(capacity)
             new[: self.length] = old[: self.length]
@@ -92,21 +94,16 @@ class Bank:
 
     def write(self, layer: int, k: Tensor, v: Tensor):
         """Overwrite the rows of the chunk in work, `[1, N, H, D]` each."""
-        self.pages[layer].write(slice(self.committed, self.length), k, v)
+        self.store.write(layer, slice(self.committed, self.length), k, v)
 
     def read(self, layer: int, rows: slice | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of live rows, `[1, S, H, D]` each; None: of all."""
-        return self.pages[layer].read(slice(0, self.length) if rows is None else rows)
+        return self.store.read(layer, slice(0, self.length) if rows is None else rows)
 
     def commit(self):
+        """The rows of the chunk in work become history."""
         self.committed = self.length
-        sink, settled = self.storage.settled(self)
-        for pages in self.pages:
-            pages.settle(sink, settled, self.length)
-        if settled > self.sink_rows + self.coded_rows:
-            if not self.coded_rows:
-                self.sink_rows = max(self.sink_rows, sink)
-            self.coded_rows = settled - self.sink_rows
+        self.store.commit(self.frame[: self.length].contiguous(), self.shot)
 
     def discard(self):
         """Give up the rows of the chunk in work."""
@@ -118,79 +115,64 @@ class Bank:
         self._hold(0)
 
     def rewind(self, first: int) -> Tensor:
-        """Forget the history rows from latent frame `first` on, and return the names that they had,
-        see `names`.
-        """
+        """Forget the history rows from latent frame `first` on, and return their `token_ids`."""
         start = self.rows_of(0, first - 1).stop
-        names = self.names()[start:]
+        forgotten = self.token_ids()[start:]
         self._cut(start)
-        return names
+        return forgotten
 
     def _cut(self, length: int):
         """Forget the rows from `length` on, those of the chunk in work too."""
         self.committed = self.length
         self.keep(torch.arange(length))
 
-    def names(self) -> Tensor:
+    def token_ids(self) -> Tensor:
         """One number for the token of each live row, long: frame * tokens of a frame + cell."""
         return self.frame[: self.length] * self.geometry.tokens_per_frame + self.cell[: self.length]
 
     def rows_of(self, first: int, last: int) -> slice:
         """Where the history rows of the latent frames `first` to `last` lie; frames ascend."""
-        bounds = torch.tensor([first, last + 1])
-        return slice(
-            *torch.searchsorted(self.frame[: self.committed].contiguous(), bounds).tolist()
-        )
+        frame = self.frame[: self.committed].contiguous()
+        start, stop = torch.searchsorted(frame, torch.tensor([first, last + 1])).tolist()
+        return slice(start, stop)
 
     def keep(self, rows: Tensor, after: int = 0):
-        """Gather the given live rows (long, ascending) to the front, in all layers; the rest is
-        gone.
-
-        The first `after` rows stay too: `rows` tells of those behind them.
+        """Keep the first `after` live rows and, of those behind them, the given ones (long,
+        ascending), in all layers. All others are gone; what stays moves to the front.
         """
-        length, own = after + len(rows), self.length - self.committed
+        length = after + len(rows)
+        own = self.length - self.committed
         if length == self.length:
             return
-        if len(rows) < own or not torch.equal(
-            rows[len(rows) - own :], torch.arange(self.committed, self.length)
-        ):
+        own_rows = torch.arange(self.committed, self.length)
+        if len(rows) < own or not torch.equal(rows[len(rows) - own :], own_rows):
             raise RuntimeError(
                 "A KV policy dropped rows of the chunk in work; only history may be evicted."
             )
         # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
-        still = (
-            0
-            if len(rows) and rows[0] != after
-            else int((rows == torch.arange(after, length)).cumprod(0).sum())
-        )
-        moving, target = rows[still:], slice(after + still, length)
-        edges = torch.tensor([self.sink_rows, self.sink_rows + self.coded_rows])
-        cuts = torch.searchsorted(
-            moving.contiguous(), edges
-        ).tolist()  # of those that move: the first coded one, and the first behind those
-        there = moving.to(self.pages[0].place)
-        for pages in self.pages:
-            pages.gather(there, target, cuts)
+        still = 0
+        if not len(rows) or rows[0] == after:
+            still = int((rows == torch.arange(after, length)).cumprod(0).sum())
+        moving = rows[still:]
+        target = slice(after + still, length)
+        self.store.gather(moving, target)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
-        for column in (self.frame, self.cell, self.position):
+        for name in COLUMNS:
+            column = getattr(self, name)
             column[target] = column[moving]
-        self.sink_rows, coded_end = (
-            min(edge, target.start) + cut for edge, cut in zip(edges.tolist(), cuts)
-        )
-        self.coded_rows = coded_end - self.sink_rows
-        self.committed, self.length = length - own, length
+        self.committed = length - own
+        self.length = length
 
     def hold(self, count: int):
-        """Keep the keys of the first `count` rows as they are beside the bank, once; those rows
-        must stay the first ones.
+        """Keep a copy of the keys of the first `count` rows beside the bank, once, for `move` to
+        start from. Those rows must stay the first ones.
         """
         if not len(self._held_position):
             self._hold(count)
 
     def _hold(self, count: int):
         self._held_position = self.position[:count].clone()
-        for pages in self.pages:
-            pages.hold(count)
+        self.store.hold(count)
 
     def move(self, position: Tensor):
         """Re-rotate the first rows to temporal positions, float64, as many as `position` has.
@@ -206,76 +188,64 @@ class Bank:
             (slice(0, held), self._held_position),
             (slice(held, len(position)), self.position),
         ):
-            if rows.start < rows.stop:
-                angles = turn_in_time(position[rows] - origin[rows], frequencies, self.device)
-                for pages in self.pages:
-                    pages.turn(rows, *angles)
+            if rows.start == rows.stop:
+                continue
+            shift = position[rows] - origin[rows]
+            cos, sin = turn_in_time(shift, frequencies, self.device)
+            self.store.turn(rows, cos, sin)
         self.position[: len(position)] = position
 
     def state(self) -> State:
         """The history, copied to the CPU."""
         return {
-            **{
-                name: getattr(self, name)[: self.committed].clone()
-                for name in ("frame", "cell", "position")
-            },
+            "frame": self.frame[: self.committed].clone(),
+            "cell": self.cell[: self.committed].clone(),
+            "position": self.position[: self.committed].clone(),
             "held_position": self._held_position.clone(),
-            "layers": [pages.state(self.committed) for pages in self.pages],
+            "layers": self.store.state(self.committed),
         }
 
     def restore(self, state: State):
-        """Begin with such a history; KVMemoryError where it is none of this bank's."""
-        frame, held = (
-            tensor_of(state, "frame", torch.long, None),
-            tensor_of(state, "held_position", torch.float64, None),
-        )
-        cell, position = (
-            tensor_of(state, "cell", torch.long, len(frame)),
-            tensor_of(state, "position", torch.float64, len(frame)),
-        )
+        """Begin with the history that `state` gave; KVMemoryError where it does not fit."""
+        frame = tensor_of(state, "frame", torch.long, None)
+        cell = tensor_of(state, "cell", torch.long, len(frame))
+        position = tensor_of(state, "position", torch.float64, len(frame))
+        held = tensor_of(state, "held_position", torch.float64, None)
         tokens = self.geometry.tokens_per_frame
-        in_order = (
-            ((frame * tokens + cell).diff() > 0).all()
-            and (frame >= 0).all()
-            and (cell >= 0).all()
-            and (cell < tokens).all()
-        )
-        if not in_order or len(frame) > self.most or len(held) > self.most:
+        ascends = bool(((frame * tokens + cell).diff() > 0).all() and (frame >= 0).all())
+        in_frame = bool((cell >= 0).all() and (cell < tokens).all())
+        fits = len(frame) <= self.most and len(held) <= self.most
+        if not (ascends and in_frame and fits):
             raise damaged(
                 f"its {len(frame)} rows are not tokens of a take in their order, for a bank of at "
                 f"most {self.most}"
             )
         if len(frame) > self.capacity:
             self._grow(len(frame))
-        for name, values in (("frame", frame), ("cell", cell), ("position", position)):
+        for name, values in zip(COLUMNS, (frame, cell, position)):
             getattr(self, name)[: len(frame)] = values
-        parts = {
-            pages.restore(saved, len(frame), len(held))
-            for pages, saved in zip(self.pages, list_of(state, "layers", len(self.pages)))
-        }
-        if len(parts) > 1:
-            raise damaged("its layers do not hold the same tokens in fewer bits")
-        ((self.sink_rows, self.coded_rows),) = parts
-        self._held_position, self.length, self.committed = held.clone(), len(frame), len(frame)
+        self.store.restore(state, len(frame), len(held))
+        self._held_position = held.clone()
+        self.length = self.committed = len(frame)
 
     def free(self):
-        """Drop every buffer now: the frames of an error's traceback may hold the bank for longer."""
-        self.pages = []
-        self.length = self.committed = self.sink_rows = self.coded_rows = 0
+        """Drop every buffer now: an error's traceback may hold the bank for longer."""
+        self.store = BankPages([])
+        self.length = self.committed = 0
 
     def nbytes(self) -> int:
-        """Allocated bytes: rows of keys and values, and the held originals of a moving sink."""
-        return sum(pages.nbytes() for pages in self.pages)
+        """Allocated bytes: rows of keys and values, held keys, and what the layers share."""
+        return self.store.nbytes()
 
     def host_bytes(self) -> int:
-        """Of these, those in main memory, see `Pages.host_bytes`."""
-        return sum(pages.host_bytes() for pages in self.pages)
+        """Of these, bytes in main memory, see `Pages.host_bytes`."""
+        return self.store.host_bytes()
 
     def side_bytes(self, rows: int) -> int:
         """Bytes of the keys, or the values, of so many rows in the layer with the most heads."""
-        return rows * max(map(len, self.heads)) * self.geometry.head_dim * self._dtype.itemsize
+        return rows * self._side_bytes
 
     def live_bytes(self, rows: int) -> int:
-        return (rows - self.coded_rows) * self._row_bytes + int(
-            self.coded_rows * self._coded_row_bytes
-        )
+        """Bytes that the first `rows` rows take of what is allocated."""
+        coded = self.store.coded_rows
+        return (rows - coded) * self._row_bytes + int(coded * self.store.coded_row_bytes)

@@ -1,21 +1,21 @@
-"""The KV cache of one stream."""
+"""A KV cache of one stream."""
 
 import torch
 
 from ..state import State, list_of
-from ..storage.storage import Storage
 from ..take import BankPlan, Chunk, Geometry
 from .bank import Bank
+from .pages import PageSource
 
 
 class KVCache:
-    """All banks of one stream."""
+    """All banks of one stream under one name."""
 
     def __init__(
         self,
         geometry: Geometry,
         plans: list[BankPlan],
-        storage: Storage,
+        storage: PageSource,
         dtype: torch.dtype,
         device: torch.device,
     ):
@@ -24,14 +24,16 @@ class KVCache:
             Bank(geometry, plan, storage, dtype, device, number)
             for number, plan in enumerate(plans)
         ]
-        everyone = list(range(geometry.heads))
-        if any(
-            sorted(head for heads in layer for head in heads) != everyone
-            for layer in zip(*(bank.heads for bank in self.banks), strict=True)
-        ):
-            raise RuntimeError(
-                "A KV policy's banks must share out all heads of every layer, each head once."
-            )
+        self._check_heads()
+
+    def _check_heads(self):
+        """Raise RuntimeError where the banks do not hold each head of every layer once."""
+        every_head = list(range(self.geometry.heads))
+        for groups in zip(*(bank.heads for bank in self.banks), strict=True):
+            if sorted(head for group in groups for head in group) != every_head:
+                raise RuntimeError(
+                    "A KV policy's banks must share out all heads of every layer, each head once."
+                )
 
     def reserve(self, chunk: Chunk):
         for bank in self.banks:
@@ -53,7 +55,7 @@ class KVCache:
             bank.restore(saved)
 
     def history_tokens(self) -> int:
-        """Kept history rows, summed over layers and heads."""
+        """History rows, summed over layers and heads."""
         return sum(bank.committed * sum(map(len, bank.heads)) for bank in self.banks)
 
     def nbytes(self) -> int:

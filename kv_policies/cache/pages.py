@@ -1,9 +1,14 @@
-"""Where a bank's keys and values lie: one object a layer, the only door to them."""
+"""Where a bank's keys and values lie: `Pages` of one layer, `BankPages` of all layers together."""
+
+from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..state import State, tensor_of
+from ..state import State, list_of, tensor_of
+from ..take import Geometry
 from .rope import turn
 
 
@@ -15,38 +20,31 @@ class Pages:
     def __init__(
         self, capacity: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ):
-        self.k, self.v = (
-            torch.empty((1, capacity, heads, head_dim), dtype=dtype, device=device)
-            for _ in range(2)
-        )
-        self.held = self.k[:, :0]
+        shape = (1, capacity, heads, head_dim)
+        self.k = torch.empty(shape, dtype=dtype, device=device)
+        self.v = torch.empty(shape, dtype=dtype, device=device)
+        self.held = self.k[:, :0]  # keys of the first rows as they were, see `hold`
 
     @property
     def place(self) -> torch.device:
-        """Where rows are moved."""
+        """The device on which rows are moved."""
         return self.k.device
 
     def write(self, rows: slice, k: Tensor, v: Tensor):
-        self.k[:, rows], self.v[:, rows] = k, v
+        self.k[:, rows] = k
+        self.v[:, rows] = v
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Views of rows, `[1, S, H, D]` each; nothing is copied."""
         return self.k[:, rows], self.v[:, rows]
 
-    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
-        """Copy rows (long, at `place`) to where others lay; `cuts`: the first of `rows` that is
-        coded, and the first that is full again.
-        """
+    def gather(self, rows: Tensor, target: slice):
+        """Copy rows (long, ascending, at `place`) to the rows `target`, at or before them."""
         for buffer in (self.k, self.v):  # one at a time: a small working set
             buffer[:, target] = buffer.index_select(1, rows)
 
-    def settle(self, sink: int, settled: int, length: int):
-        """All `length` rows are history now, and those before `settled` are no longer among the
-        latest; those before `sink` stay as they are. Here all do.
-        """
-
     def hold(self, count: int):
-        """Keep the keys of the first `count` rows as they are, beside the others."""
+        """Keep a copy of the keys of the first `count` rows, which later turns start from."""
         self.held = self.k[:, :count].clone()
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
@@ -60,35 +58,115 @@ class Pages:
         """
         for name in ("k", "v"):
             old = getattr(self, name)
-            new = old.new_empty((1, capacity, *old.shape[2:]))
+            new = self._empty((1, capacity, *old.shape[2:]), old)
             new[:, :length] = old[:, :length]
             setattr(self, name, new)
 
+    def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        return like.new_empty(shape)
+
     def state(self, length: int) -> State:
-        """The first rows as they lie here, copied to the CPU."""
+        """The first `length` rows as they lie here, copied to the CPU."""
         return {
-            name: rows.to("cpu", copy=True)
-            for name, rows in (
-                ("k", self.k[:, :length]),
-                ("v", self.v[:, :length]),
-                ("held", self.held),
-            )
+            "k": self.k[:, :length].to("cpu", copy=True),
+            "v": self.v[:, :length].to("cpu", copy=True),
+            "held": self.held.to("cpu", copy=True),
         }
 
-    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
-        """Take over such rows; KVMemoryError where they are none of these pages'. Returns how many
-        are a full sink, and how many are coded.
-        """
+    def restore(self, state: State, length: int, held: int):
+        """Take over what `state` gave; KVMemoryError where it does not fit these pages."""
         for name, buffer in (("k", self.k), ("v", self.v)):
             buffer[:, :length] = tensor_of(state, name, buffer.dtype, 1, length, *buffer.shape[2:])
-        self.held = tensor_of(state, "held", self.k.dtype, 1, held, *self.k.shape[2:]).to(
-            self.k.device, copy=True
-        )
-        return 0, 0
+        self._restore_held(state, held)
+
+    def _restore_held(self, state: State, held: int):
+        saved = tensor_of(state, "held", self.k.dtype, 1, held, *self.k.shape[2:])
+        self.held = saved.to(self.k.device, copy=True)
 
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + self.held.nbytes
 
     def host_bytes(self) -> int:
-        """Of these, those in main memory by choice, whatever the device."""
+        """Of these, bytes in main memory by choice, whatever the model's device."""
         return 0
+
+
+class BankPages:
+    """The pages of all layers of one bank; all layers hold the same rows.
+
+    A storage that holds rows otherwise subclasses this, and keeps here what its layers share.
+    """
+
+    coded_rows = 0  # rows that are held in fewer bits
+    coded_row_bytes = 0.0  # bytes of one of them, over all layers
+
+    def __init__(self, layers: list[Pages]):
+        self.layers = layers
+
+    def write(self, layer: int, rows: slice, k: Tensor, v: Tensor):
+        self.layers[layer].write(rows, k, v)
+
+    def read(self, layer: int, rows: slice) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows, `[1, S, H, D]` each, on the model's device; valid until the next
+        read.
+        """
+        return self.layers[layer].read(rows)
+
+    def commit(self, frame: Tensor, shot: int):
+        """All rows are history now. `frame` [S]: the latent frame of each; `shot`: the first latent
+        frame of the shot in work.
+        """
+
+    def gather(self, rows: Tensor, target: slice):
+        """Copy rows (long, ascending, on the CPU) to the rows `target`, at or before them."""
+        rows = rows.to(self.layers[0].place)
+        for pages in self.layers:
+            pages.gather(rows, target)
+
+    def hold(self, count: int):
+        """Keep a copy of the keys of the first `count` rows, which later turns start from."""
+        for pages in self.layers:
+            pages.hold(count)
+
+    def turn(self, rows: slice, cos: Tensor, sin: Tensor):
+        """Re-rotate keys, see `rope.turn`; held ones from their originals."""
+        for pages in self.layers:
+            pages.turn(rows, cos, sin)
+
+    def grow(self, capacity: int, length: int):
+        """Make room for `capacity` rows; the first `length` rows stay."""
+        for pages in self.layers:
+            pages.grow(capacity, length)
+
+    def state(self, length: int) -> list[State]:
+        """The first `length` rows of each layer, copied to the CPU."""
+        return [pages.state(length) for pages in self.layers]
+
+    def restore(self, state: State, length: int, held: int):
+        """Take over what `state` gave, which is the list `state["layers"]`; KVMemoryError where it
+        does not fit.
+        """
+        for pages, saved in zip(self.layers, list_of(state, "layers", len(self.layers))):
+            pages.restore(saved, length, held)
+
+    def nbytes(self) -> int:
+        return sum(pages.nbytes() for pages in self.layers)
+
+    def host_bytes(self) -> int:
+        """Of these, bytes in main memory by choice, whatever the model's device."""
+        return sum(pages.host_bytes() for pages in self.layers)
+
+
+class PageSource(Protocol):
+    """What a bank needs of a storage."""
+
+    def pages(
+        self,
+        capacity: int,
+        heads: list[int],
+        geometry: Geometry,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> BankPages:
+        """Pages for `capacity` rows; `heads` counts the heads of each layer."""
+        ...

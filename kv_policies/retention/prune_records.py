@@ -68,7 +68,7 @@ class PruneRecords:
         for old, mask in due:
             rows = bank.rows_of(old.start_frame, old.end_frame - 1)
             keep[rows.start - first : rows.stop - first] = mask[
-                bank.names()[rows] - old.start_frame * self.tokens
+                bank.token_ids()[rows] - old.start_frame * self.tokens
             ]
         bank.keep(first + keep.nonzero()[:, 0], after=first)
         if self.most_frames:
@@ -79,7 +79,7 @@ class PruneRecords:
         old, most = bank.rows_of(0, last.end_frame - 1).stop, self.most_frames * self.tokens
         if old > most:
             keep = torch.ones(bank.length, dtype=torch.bool)
-            keep[:old] = highest(self.ranks[bank.names()[:old]], most)
+            keep[:old] = highest(self.ranks[bank.token_ids()[:old]], most)
             bank.keep(keep.nonzero()[:, 0])
 
     def state(self) -> State:

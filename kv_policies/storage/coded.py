@@ -9,34 +9,41 @@ import torch
 from torch import Tensor
 
 SCALES = torch.float16
+LEAST_SCALE = 1e-7  # equal numbers have a range of 0, which nothing can be divided by
+FP8_MOST = torch.finfo(torch.float8_e4m3fn).max
 
 
 class Format(NamedTuple):
-    """How numbers from 0 to 1 are written down."""
+    """How numbers from 0 to 1 are written."""
 
     encode: Callable[[Tensor], Tensor]  # fp32 [..., D] -> uint8 [..., D / channels_per_byte]
     decode: Callable[[Tensor], Tensor]  # the numbers again, fp32
     channels_per_byte: int
 
 
-def _pack(x: Tensor) -> Tensor:
-    x = (x * 15).round().to(torch.uint8)
-    return x[..., ::2] | x[..., 1::2] << 4
+def _encode_fp8(x: Tensor) -> Tensor:
+    """fp8 is finest around 0, so the middle of the range is put there."""
+    return ((2 * x - 1) * FP8_MOST).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
-def _unpack(x: Tensor) -> Tensor:
-    return torch.stack([x & 15, x >> 4], -1).flatten(-2).float() / 15
+def _decode_fp8(codes: Tensor) -> Tensor:
+    return (codes.view(torch.float8_e4m3fn).float() / FP8_MOST + 1) / 2
 
 
-FP8_MOST = torch.finfo(torch.float8_e4m3fn).max
-FORMATS = {  # fp8 is finest around 0, so the middle of the range lies there
-    "fp8": Format(
-        lambda x: ((2 * x - 1) * FP8_MOST).to(torch.float8_e4m3fn).view(torch.uint8),
-        lambda x: (x.view(torch.float8_e4m3fn).float() / FP8_MOST + 1) / 2,
-        1,
-    ),
+def _encode_int4(x: Tensor) -> Tensor:
+    """Two neighbouring channels in a byte, the first one in its lower half."""
+    codes = (x * 15).round().to(torch.uint8)
+    return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def _decode_int4(codes: Tensor) -> Tensor:
+    return torch.stack([codes & 15, codes >> 4], -1).flatten(-2).float() / 15
+
+
+FORMATS = {
+    "fp8": Format(_encode_fp8, _decode_fp8, 1),
     "int8": Format(lambda x: (x * 255).round().to(torch.uint8), lambda x: x.float() / 255, 1),
-    "int4": Format(_pack, _unpack, 2),
+    "int4": Format(_encode_int4, _decode_int4, 2),
 }
 
 
@@ -51,17 +58,18 @@ class Coded:
         shape: tuple[int, int],
         device: torch.device,
     ):
+        """`scales`: shape of the table of scales; `shape`: (H, D)."""
+        heads, head_dim = shape
+        bytes_per_head = head_dim // form.channels_per_byte
         self.form = form
-        self.codes = torch.empty(
-            (rows, shape[0], shape[1] // form.channels_per_byte), dtype=torch.uint8, device=device
-        )
-        self.scale, self.zero = (torch.empty(scales, dtype=SCALES, device=device) for _ in range(2))
+        self.codes = torch.empty((rows, heads, bytes_per_head), dtype=torch.uint8, device=device)
+        self.scale = torch.empty(scales, dtype=SCALES, device=device)
+        self.zero = torch.empty(scales, dtype=SCALES, device=device)
 
     def write(self, first: int, x: Tensor, scale: Tensor, zero: Tensor):
         """Rows from `first` on, fp32 `[n, H, D]`; `scale` and `zero` by row, as they are held."""
-        self.codes[first : first + len(x)] = self.form.encode(
-            ((x - zero.float()) / scale.float().clamp_min(1e-7)).clamp(0, 1)
-        )
+        in_range = (x - zero.float()) / scale.float().clamp_min(LEAST_SCALE)
+        self.codes[first : first + len(x)] = self.form.encode(in_range.clamp(0, 1))
 
     def read(self, rows: slice, scale: Tensor, zero: Tensor) -> Tensor:
         return self.form.decode(self.codes[rows]) * scale.float() + zero.float()

@@ -1,4 +1,14 @@
-"""A bank's rows in fewer bits, but for the first and the latest (KIVI, arXiv 2402.02750)."""
+"""One layer's rows in fewer bits, but for the first and the latest (KIVI, arXiv 2402.02750).
+
+    rows of the bank     0 ... sink | sink ... coded_end | coded_end ... length
+                         full         codes                full
+                          |                |                 |
+    where they lie       k, v           keys, values        k, v
+                         slots 0 ...    rows 0 ...          slots room.sink ...
+
+`RowLayout` says where the two borders are. It is one object for all layers of a bank, kept by
+`CodedBankPages`, which tells each layer what to move before it moves the borders.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +22,69 @@ from ..cache.pages import Pages
 from ..cache.rope import turn
 from ..state import State, damaged, tensor_of
 from .coded import Coded, Format
-from .coded_keys import AT_ONCE, GROUP, CodedKeys
+from .coded_keys import AT_ONCE, GROUP, CodedKeys, Groups
 
 
-class Buffer:
+class ReadBuffer:
     """Where a layer's rows are put together to be read: one for all layers of a bank."""
 
     def __init__(self, numbers: int, dtype: torch.dtype, device: torch.device):
-        self.k, self.v = (torch.empty(numbers, dtype=dtype, device=device) for _ in range(2))
+        self.k = torch.empty(numbers, dtype=dtype, device=device)
+        self.v = torch.empty(numbers, dtype=dtype, device=device)
 
     def grow(self, numbers: int):
         if numbers > len(self.k):
-            self.k, self.v = (side.new_empty(numbers) for side in (self.k, self.v))
+            self.k = self.k.new_empty(numbers)
+            self.v = self.v.new_empty(numbers)
+
+    def views(self, rows: int, heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Room for so many rows of keys and of values, `[1, S, H, D]` each."""
+        numbers = rows * heads * head_dim
+        return tuple(side[:numbers].view(1, rows, heads, head_dim) for side in (self.k, self.v))
 
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
 
 class Room(NamedTuple):
-    """Rows in full precision: the first ones, the latest, what is left over of whole groups, and
-    the chunk in work.
+    """Slots for rows in full precision: the first ones, the latest ones, what is left over of whole
+    groups, and the chunk in work.
     """
 
     sink: int
-    full: int
+    latest: int
     left_over: int
     chunk: int
 
 
-class CodedPages(Pages):
-    """Rows `[0, sink)` and those from `sink + count` on are full, in slots before and behind
-    `room.sink`; those between are coded.
+class RowLayout:
+    """Which rows of a bank are coded, the same in all its layers: `[sink, coded_end)`."""
 
-    Keys share scales by channel over groups of tokens, values over the channels of a token and
+    def __init__(self):
+        self.sink = 0
+        self.groups = Groups()
+
+    @property
+    def coded_end(self) -> int:
+        return self.sink + self.groups.tokens
+
+
+class Move(NamedTuple):
+    """What a gather does in each layer: rows by where they lie, and where they go. Long tensors on
+    the device.
+    """
+
+    sink: Tensor  # full rows in front, by slot ...
+    to_sink: int  # ... to the slots from here on
+    coded: Tensor  # coded rows, by row of the codes ...
+    to_coded: int  # ... to the rows from here on
+    latest: Tensor  # full rows behind, by slot ...
+    to_latest: int  # ... to the slots from here on
+    groups: Tensor  # key groups that keep a token
+
+
+class CodedPages(Pages):
+    """Keys share scales by channel over groups of tokens, values over the channels of a token and
     head.
     """
 
@@ -57,30 +97,28 @@ class CodedPages(Pages):
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
-        buffer: Buffer,
-        counts_buffer: bool,
+        buffer: ReadBuffer,
+        layout: RowLayout,
     ):
         super().__init__(sum(room), heads, head_dim, dtype, device)
-        self.room, self.buffer, self.counts_buffer = room, buffer, counts_buffer
-        self.keys = CodedKeys(form, capacity, heads, head_dim, device)
+        self.room = room
+        self.buffer = buffer
+        self.layout = layout
+        self.keys = CodedKeys(form, capacity, heads, head_dim, device, layout.groups)
         self.values = Coded(form, capacity, (capacity, heads, 1), (heads, head_dim), device)
-        self.sink = self.count = 0
-        self.held = self.k[:, :0]
 
-    def _slots(self, rows: slice) -> slice:
-        """Where full rows behind the coded ones lie."""
-        behind = self.room.sink - self.sink - self.count
-        return slice(rows.start + behind, rows.stop + behind)
+    def slots_behind(self, rows: slice) -> slice:
+        """The slots of full rows behind the coded ones."""
+        shift = self.room.sink - self.layout.coded_end
+        return slice(rows.start + shift, rows.stop + shift)
 
     def _full(self, rows: slice) -> Iterator[tuple[slice, slice]]:
-        """The parts of `rows` in full precision, before and behind the coded ones, each with the
-        slots that it lies in.
+        """The parts of `rows` in full precision, before and behind the coded ones, each with its
+        slots.
         """
-        first, latest = (
-            slice(rows.start, min(rows.stop, self.sink)),
-            slice(max(rows.start, self.sink + self.count), rows.stop),
-        )
-        for part, slots in ((first, first), (latest, self._slots(latest))):
+        first = slice(rows.start, min(rows.stop, self.layout.sink))
+        latest = slice(max(rows.start, self.layout.coded_end), rows.stop)
+        for part, slots in ((first, first), (latest, self.slots_behind(latest))):
             if part.start < part.stop:
                 yield part, slots
 
@@ -88,167 +126,142 @@ class CodedPages(Pages):
         return self.values.read(rows, self.values.scale[rows], self.values.zero[rows])
 
     def write(self, rows: slice, k: Tensor, v: Tensor):
-        super().write(self._slots(rows), k, v)
+        super().write(self.slots_behind(rows), k, v)
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Rows put together in the buffer, which the next read of any layer overwrites."""
-        count, (_, _, heads, head_dim) = rows.stop - rows.start, self.k.shape
-        out = tuple(
-            side[: count * heads * head_dim].view(1, count, heads, head_dim)
-            for side in (self.buffer.k, self.buffer.v)
-        )
+        out = self.buffer.views(rows.stop - rows.start, *self.k.shape[2:])
         for part, slots in self._full(rows):
-            for side, held in zip(out, super().read(slots)):
-                side[:, part.start - rows.start : part.stop - rows.start] = held
-        end = min(rows.stop, self.sink + self.count)
-        for first in range(max(rows.start, self.sink), end, AT_ONCE):
+            for side, full in zip(out, super().read(slots)):
+                side[:, part.start - rows.start : part.stop - rows.start] = full
+        sink = self.layout.sink
+        end = min(rows.stop, self.layout.coded_end)
+        for first in range(max(rows.start, sink), end, AT_ONCE):
             last = min(first + AT_ONCE, end)
             for side, decode in zip(out, (self.keys.decode, self._decode_values)):
-                side[0, first - rows.start : last - rows.start] = decode(
-                    slice(first - self.sink, last - self.sink)
-                )
+                decoded = decode(slice(first - sink, last - sink))
+                side[0, first - rows.start : last - rows.start] = decoded
         return out
 
-    def settle(self, sink: int, settled: int, length: int):
-        """Rows before `settled` of `length` are no longer among the latest: those before `sink`
-        stay full, the others are written in codes.
+    def encode(self, to_sink: int, count: int, length: int, sizes: Tensor):
+        """Of the `length` rows, the first `to_sink` behind the coded ones join the sink, the next
+        `count` are coded, their keys in groups of `sizes`, and the others move up.
         """
-        done = self.sink + self.count
-        if settled <= done:
-            return
-        latest = self._slots(slice(done, length))
-        k, v = (side[0, latest].clone() for side in (self.k, self.v))
-        first = max(0, sink - self.sink) if not self.count else 0
+        behind = self.slots_behind(slice(self.layout.coded_end, length))
+        k, v = (side[0, behind].clone() for side in (self.k, self.v))
+        done = to_sink + count
+        sink = slice(self.layout.sink, self.layout.sink + to_sink)
+        latest = slice(self.room.sink, self.room.sink + len(k) - done)
         for side, rows in ((self.k, k), (self.v, v)):
-            side[0, self.sink : self.sink + first] = rows[:first]
-            side[0, self.room.sink : self.room.sink + length - settled] = rows[settled - done :]
-        self.sink += first
-        if settled > done + first:
-            self._append(
-                k[first : settled - done].float(), v[first : settled - done].float(), length
-            )
+            side[0, sink] = rows[:to_sink]
+            side[0, latest] = rows[done:]
+        if count:
+            self._code(k[to_sink:done].float(), v[to_sink:done].float(), sizes)
 
-    def _append(self, k: Tensor, v: Tensor, length: int):
-        # Groups that have lost tokens may be more than there is room for. Not the room but what
-        # lies here decides, or runs would differ.
-        self.keys.append(k, most=-(-length // GROUP))
-        low, high, new = (
-            v.amin(-1, keepdim=True),
-            v.amax(-1, keepdim=True),
-            slice(self.count, self.count + len(v)),
-        )
-        self.values.scale[new], self.values.zero[new] = high - low, low
-        self.values.write(self.count, v, self.values.scale[new], self.values.zero[new])
-        self.count += len(v)
+    def _code(self, k: Tensor, v: Tensor, sizes: Tensor):
+        """Append coded rows, fp32 `[n, H, D]` each."""
+        groups = self.layout.groups
+        self.keys.code(k, groups.tokens, len(groups), sizes)
+        new = slice(groups.tokens, groups.tokens + len(v))
+        low = v.amin(-1, keepdim=True)
+        high = v.amax(-1, keepdim=True)
+        self.values.scale[new] = high - low
+        self.values.zero[new] = low
+        self.values.write(new.start, v, self.values.scale[new], self.values.zero[new])
 
-    def gather(self, rows: Tensor, target: slice, cuts: tuple[int, int]):
-        coded_from, full_from = (
-            cuts  # of `rows`, the first coded one and the first full one behind those
-        )
-        done = self.sink + self.count
-        sink = min(target.start, self.sink) + coded_from
-        kept = max(0, min(target.start, done) - self.sink)
-        full = max(0, target.start - done)
-        moved = rows[coded_from:full_from] - self.sink
-        latest = rows[full_from:] + self.room.sink - done
+    def fill_groups(self):
+        """See `CodedKeys.fill_groups`."""
+        self.keys.fill_groups()
+
+    def gather(self, move: Move):
         for side in (self.k, self.v):
-            side[:, sink - coded_from : sink] = side.index_select(1, rows[:coded_from])
-            side[:, self.room.sink + full : self.room.sink + full + len(latest)] = (
-                side.index_select(1, latest)
-            )
+            for rows, start in ((move.sink, move.to_sink), (move.latest, move.to_latest)):
+                side[:, start : start + len(rows)] = side.index_select(1, rows)
+        rows, start = move.coded, move.to_coded
         for table in (self.values.codes, self.values.scale, self.values.zero):
-            table[kept : kept + len(moved)] = table.index_select(0, moved)
-        self.keys.keep(kept, moved)
-        self.sink, self.count = sink, kept + len(moved)
+            table[start : start + len(rows)] = table.index_select(0, rows)
+        self.keys.keep(start, rows, move.groups)
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
-        """Full keys as ever; coded ones are read, turned and written anew in their groups."""
-        done = self.sink + self.count
+        """Full keys as ever; coded ones are decoded, turned and coded again in their groups."""
+        sink, end = self.layout.sink, self.layout.coded_end
         for part, slots in self._full(rows):
             angles = slice(part.start - rows.start, part.stop - rows.start)
             source = self.held[:, part] if rows.stop <= self.held.shape[1] else self.k[:, slots]
             self.k[:, slots] = turn(source, cos[angles], sin[angles])
-        if self.count and rows.start < done and rows.stop > self.sink:
-            if rows.stop < done or rows.start > self.sink:
-                raise RuntimeError(
-                    "A KV policy turned some of the keys that are held in fewer bits; only all of "
-                    "them can be turned."
-                )
-            behind = slice(self.sink - rows.start, done - rows.start)
-            self.keys.turn(cos[behind], sin[behind])
+        if sink == end or rows.start >= end or rows.stop <= sink:
+            return
+        if rows.start > sink or rows.stop < end:
+            raise RuntimeError(
+                "A KV policy turned some of the keys that are held in fewer bits; only all of "
+                "them can be turned."
+            )
+        angles = slice(sink - rows.start, end - rows.start)
+        self.keys.turn(cos[angles], sin[angles])
 
     def hold(self, count: int):
         self.held = self.read(slice(0, count))[0].clone()
 
     def grow(self, capacity: int, length: int):
+        """The codes grow; the slots of full rows are as many as ever."""
         _, _, heads, head_dim = self.k.shape
         self.keys.grow(capacity, max(len(self.keys.scale), -(-capacity // GROUP)))
         self.values.grow(capacity, capacity)
         self.buffer.grow(capacity * heads * head_dim)
 
+    def _tables(self, tokens: int, groups: int) -> Iterator[tuple[str, Coded, str, int]]:
+        """Each table: name in a saved state, owner, attribute, and how many entries are in use."""
+        for name, rows, scales in (("key", self.keys, groups), ("value", self.values, tokens)):
+            for part, count in (("codes", tokens), ("scale", scales), ("zero", scales)):
+                yield f"{name} {part}", rows, part, count
+
     def state(self, length: int) -> State:
-        done = self.sink + self.count
-        latest = self._slots(slice(done, length))
-        full = {
-            name: torch.cat([side[:, : self.sink], side[:, latest]], 1).cpu()
-            for name, side in (("k", self.k), ("v", self.v))
-        }
+        sink, groups = self.layout.sink, self.layout.groups
+        latest = self.slots_behind(slice(self.layout.coded_end, length))
         coded = {
-            f"{name} {part}": getattr(rows, part)[:count].to("cpu", copy=True)
-            for name, rows, scales in (
-                ("key", self.keys, len(self.keys.groups)),
-                ("value", self.values, self.count),
-            )
-            for part, count in (("codes", self.count), ("scale", scales), ("zero", scales))
+            name: getattr(rows, part)[:count].to("cpu", copy=True)
+            for name, rows, part, count in self._tables(groups.tokens, len(groups))
         }
         return {
-            **full,
+            "k": torch.cat([self.k[:, :sink], self.k[:, latest]], 1).cpu(),
+            "v": torch.cat([self.v[:, :sink], self.v[:, latest]], 1).cpu(),
             **coded,
             "held": self.held.to("cpu", copy=True),
-            "groups": self.keys.groups.clone(),
-            "sink": torch.tensor([self.sink]),
+            "groups": groups.sizes.clone(),
+            "sink": torch.tensor([sink]),
         }
 
-    def restore(self, state: State, length: int, held: int) -> tuple[int, int]:
-        groups, sink = (
-            tensor_of(state, "groups", torch.long, None),
-            int(tensor_of(state, "sink", torch.long, 1)),
-        )
-        count, (_, room, *shape) = int(groups.sum()), self.k.shape
-        latest = length - sink - count
-        if not (
-            0 <= sink <= self.room.sink
-            and 0 <= latest <= room - self.room.sink
-            and ((groups > 0) & (groups <= GROUP)).all()
-        ):
-            raise damaged(
-                f"{sink} rows in full, {count} in fewer bits and {latest} of the latest do not "
-                "fit this storage"
-            )
-        self.keys.grow(len(self.keys.codes), max(len(self.keys.scale), len(groups)))
+    def restore(self, state: State, length: int, held: int):
+        """The layout is the saved one already, see `CodedBankPages.restore`."""
+        sink, groups = self.layout.sink, self.layout.groups
+        latest = length - self.layout.coded_end
+        shape = self.k.shape[2:]
         for name, side in (("k", self.k), ("v", self.v)):
             full = tensor_of(state, name, side.dtype, 1, sink + latest, *shape)
-            side[:, :sink], side[:, self.room.sink : self.room.sink + latest] = (
-                full[:, :sink],
-                full[:, sink:],
-            )
-        for name, rows, scales in (("key", self.keys, len(groups)), ("value", self.values, count)):
-            for part, size in (("codes", count), ("scale", scales), ("zero", scales)):
-                table = getattr(rows, part)
-                table[:size] = tensor_of(
-                    state, f"{name} {part}", table.dtype, size, *table.shape[1:]
-                )
-        self.held = tensor_of(state, "held", self.k.dtype, 1, held, *shape).to(
-            self.k.device, copy=True
-        )
-        self.sink, self.count = sink, count
-        self.keys.set_groups(groups.clone())
-        return sink, count
+            side[:, :sink] = full[:, :sink]
+            side[:, self.room.sink : self.room.sink + latest] = full[:, sink:]
+        self.keys.grow(len(self.keys.codes), max(len(self.keys.scale), len(groups)))
+        for name, rows, part, count in self._tables(groups.tokens, len(groups)):
+            table = getattr(rows, part)
+            table[:count] = tensor_of(state, name, table.dtype, count, *table.shape[1:])
+        self._restore_held(state, held)
 
     def nbytes(self) -> int:
-        return (
-            super().nbytes()
-            + self.keys.nbytes()
-            + self.values.nbytes()
-            + (self.buffer.nbytes() if self.counts_buffer else 0)
+        return super().nbytes() + self.keys.nbytes() + self.values.nbytes()
+
+
+def saved_layout(state: State, room: Room, length: int) -> tuple[int, Tensor]:
+    """Sink rows and group sizes of one layer's saved state; KVMemoryError where rows of `length`
+    cannot lie so.
+    """
+    sizes = tensor_of(state, "groups", torch.long, None)
+    sink = int(tensor_of(state, "sink", torch.long, 1))
+    coded = int(sizes.sum())
+    latest = length - sink - coded
+    fits = 0 <= sink <= room.sink and 0 <= latest <= sum(room) - room.sink
+    if not (fits and ((sizes > 0) & (sizes <= GROUP)).all()):
+        raise damaged(
+            f"{sink} rows in full, {coded} in fewer bits and {latest} of the latest do not fit "
+            "this storage"
         )
+    return sink, sizes

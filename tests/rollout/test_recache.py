@@ -26,7 +26,7 @@ def recached(monkeypatch):
     def state(session):
         return [
             (
-                bank.names(),
+                bank.token_ids(),
                 bank.position[: bank.length].clone(),
                 [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)],
             )
@@ -167,7 +167,7 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     def told(session, finished):
         banks = fake.banks(session)
         names.setdefault(len(banks), []).append(
-            (finished.chunk.start_frame, [bank.names().tolist() for bank in banks])
+            (finished.chunk.start_frame, [bank.token_ids().tolist() for bank in banks])
         )
 
     fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.0)

@@ -42,7 +42,7 @@ class LateLink(host_pages.Link):
             target.copy_(source)
         self.begun = []
 
-    settle = arrive
+    wait = arrive
 
 
 @pytest.fixture
@@ -111,17 +111,17 @@ def test_a_layer_is_asked_for_before_the_one_before_it_is_attended_to(monkeypatc
     pages = HOST.pages(24, [2] * layers, geometry, torch.float64, torch.device("cpu"))
     number = {
         side.untyped_storage().data_ptr(): layer
-        for layer, each in enumerate(pages)
+        for layer, each in enumerate(pages.layers)
         for side in (each.k, each.v)
     }
     rows = torch.ones(1, 12, 2, 8, dtype=torch.float64)
-    for each in pages:
-        each.write(slice(0, 12), rows, rows)
-        each.settle(0, 0, 12)
+    for layer in range(layers):
+        pages.write(layer, slice(0, 12), rows, rows)
+    pages.commit(torch.arange(2).repeat_interleave(6), 0)
     for _ in range(2):  # forwards
-        for layer, each in enumerate(pages):
-            each.write(slice(12, 24), rows + layer, rows)
-            assert each.read(slice(0, 24))[0][0, 12, 0, 0] == 1 + layer
+        for layer in range(layers):
+            pages.write(layer, slice(12, 24), rows + layer, rows)
+            assert pages.read(layer, slice(0, 24))[0][0, 12, 0, 0] == 1 + layer
             events.append(("attend", layer))
     flat = [event[:2] for i, event in enumerate(events) if i == 0 or events[i - 1][:2] != event[:2]]
     assert flat == [

@@ -19,7 +19,8 @@ from keepsake.kv_policies import (
     Take,
 )
 from keepsake.kv_policies.storage.coded import FORMATS
-from keepsake.kv_policies.storage.coded_keys import GROUP, CodedKeys
+from keepsake.kv_policies.storage.coded_bank import CodedBankPages
+from keepsake.kv_policies.storage.coded_keys import GROUP
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
@@ -71,7 +72,7 @@ def check(banks, dtype, packed=0):
     assert (full.length, full.committed) == (coded.length, coded.committed)
     for name in ("frame", "cell", "position"):
         assert torch.equal(getattr(full, name)[: full.length], getattr(coded, name)[: full.length])
-    edge = coded.sink_rows, coded.sink_rows + coded.coded_rows
+    edge = coded.store.layout.sink, coded.store.layout.coded_end
     for layer in range(2):
         for exact, near in zip(full.read(layer), coded.read(layer)):
             assert torch.equal(exact[:, : edge[0]], near[:, : edge[0]]) and torch.equal(
@@ -80,7 +81,7 @@ def check(banks, dtype, packed=0):
             assert torch.allclose(
                 exact, near, rtol=0, atol=(1 + packed) * (STEP[dtype] * RANGE / 2 + 1e-2)
             )
-    return coded.coded_rows
+    return coded.store.coded_rows
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -102,15 +103,15 @@ def test_what_has_left_the_latest_chunks_is_coded_and_the_sink_is_not(dtype):
         for bank in banks:
             bank.commit()
         assert check(banks, dtype) == 15 * max(0, 2 * index + 2 - 4 - 3) // 32 * 32  # whole groups
-    assert banks[1].sink_rows == 3 * 15
+    assert banks[1].store.layout.sink == 3 * 15
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("seed", range(6))
 def test_any_rows_may_be_dropped_at_any_time(dtype, seed, monkeypatch):
-    packs, pack = [], CodedKeys.pack
+    packs, fill_groups = [], CodedBankPages.fill_groups
     monkeypatch.setattr(
-        CodedKeys, "pack", lambda keys: packs.append(keys is banks[1].pages[0].keys) or pack(keys)
+        CodedBankPages, "fill_groups", lambda pages: packs.append(1) or fill_groups(pages)
     )
     random = torch.Generator().manual_seed(seed)
     banks = pair(
@@ -143,14 +144,11 @@ def test_filling_up_groups_leaves_whole_ones_as_they_are():
         bank.commit()
     whole = bank.read(0)[0][:, :64].clone()
     bank.keep(torch.cat([torch.arange(64), torch.arange(64, bank.length, 3)]))
-    near, pages = bank.read(0)[0].clone(), bank.pages[0]
-    assert pages.keys.groups[:2].tolist() == [GROUP, GROUP] and len(pages.keys.groups) > -(
-        -pages.count // GROUP
-    )
-    pages.keys.pack()
-    assert len(pages.keys.groups) == -(-pages.count // GROUP) and torch.equal(
-        bank.read(0)[0][:, :64], whole
-    )
+    near, groups = bank.read(0)[0].clone(), bank.store.layout.groups
+    fewest = -(-groups.tokens // GROUP)
+    assert groups.sizes[:2].tolist() == [GROUP, GROUP] and len(groups) > fewest
+    bank.store.fill_groups()
+    assert len(groups) == fewest and torch.equal(bank.read(0)[0][:, :64], whole)
     assert torch.allclose(bank.read(0)[0], near, rtol=0, atol=STEP["int4"] * RANGE / 2 + 1e-2)
 
 
@@ -186,10 +184,9 @@ def test_a_bank_is_saved_and_restored_to_the_last_bit(dtype):
         put([bank, again], Chunk(index, 2 * index, 2), index)
         for each in (bank, again):
             each.commit()
-    assert (bank.sink_rows, bank.coded_rows) == (
-        again.sink_rows,
-        again.coded_rows,
-    ) and bank.coded_rows > 64
+    layout, other = bank.store.layout, again.store.layout
+    assert (layout.sink, layout.coded_end) == (other.sink, other.coded_end)
+    assert bank.store.coded_rows > 64
     broken = bank.state()
     broken["layers"][1]["groups"] += 1
     with pytest.raises(KVMemoryError):
@@ -215,7 +212,7 @@ def test_bytes_are_as_promised_scales_included(dtype, share, head_dim):
         2 * 100 * 32 * 2 * head_dim * 2
     )  # one layer's, in bf16: it is there once for all layers
     assert longer.nbytes() - long.nbytes() - buffer <= share * 100 * geometry.bytes_per_frame(2)
-    assert long.storage.row_bytes(2, head_dim) <= share * 2 * 2 * head_dim * 2
+    assert long.store.coded_row_bytes / geometry.layers <= share * 2 * 2 * head_dim * 2
 
 
 @pytest.mark.parametrize("retention", CASES, ids=repr)
