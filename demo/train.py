@@ -37,7 +37,7 @@ comfy.model_management.in_training = True  # the host's RoPE kernel for inferenc
 WEIGHTS = Path(__file__).parent / "weights"
 SEED = 1
 DEMO_PROFILE = ARProfile(
-    "Demo World",
+    name="Demo World",
     chunk_frames=diffusion.CHUNK,
     steps=8,
     shift=3.0,

@@ -1,20 +1,22 @@
-"""What is wrong with a node's constant inputs is told when a graph is queued, by the same code that
-would refuse it at run time.
+"""Refuse wrong constant inputs of a node when a graph is queued, by the same code that would refuse
+them at run time.
 """
 
 from collections.abc import Callable
 
 
 def accepts(node, check: Callable, **values) -> bool | str:
-    """For `validate_inputs` of a node's class: True, or a sentence, that of `check`'s ValueError. A
-    linked input is None there, and is checked when the node runs.
+    """For `validate_inputs` of a node's class: True, or what is wrong, in a sentence. `check` is
+    called with the values and raises ValueError for wrong ones.
 
-    The host leaves the ranges and choices of inputs that `validate_inputs` names to it, so the
-    schema's are held here.
+    A linked input is None here, and is checked when the node runs. The host does not check ranges
+    and choices of inputs that `validate_inputs` names, so the schema's are checked here.
     """
     for part in node.define_schema().inputs:
-        if values.get(part.id) is not None and (told := outside(values[part.id], part.as_dict())):
-            return f"{part.id} is {values[part.id]!r}. Use {told}."
+        value = values.get(part.id)
+        allowed = "" if value is None else allowed_instead(value, part.as_dict())
+        if allowed:
+            return f"{part.id} is {value!r}. Use {allowed}."
     if None in values.values():
         return True
     try:
@@ -24,12 +26,10 @@ def accepts(node, check: Callable, **values) -> bool | str:
     return True
 
 
-def outside(value, allowed: dict) -> str:
-    """What an input's schema allows, where a value is none of it; else nothing."""
-    if "options" in allowed and value not in allowed["options"]:
-        return f"one of: {', '.join(allowed['options'])}"
-    return (
-        f"{allowed['min']:g} to {allowed['max']:g}"
-        if "min" in allowed and not allowed["min"] <= value <= allowed["max"]
-        else ""
-    )
+def allowed_instead(value, schema: dict) -> str:
+    """What an input's schema allows, where `value` is none of it; else an empty string."""
+    if "options" in schema and value not in schema["options"]:
+        return f"one of: {', '.join(schema['options'])}"
+    if "min" in schema and not schema["min"] <= value <= schema["max"]:
+        return f"{schema['min']:g} to {schema['max']:g}"
+    return ""

@@ -51,7 +51,7 @@ class DemoCamera(io.ComfyNode):
                     options=list(CAMERA_PATHS),
                     default="go and return",
                     tooltip="go and return walks away, comes back and stays; loop goes there and "
-                    "back for ever.",
+                    "back again and again.",
                 ),
                 io.Int.Input(
                     "away_frames",

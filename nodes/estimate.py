@@ -1,10 +1,10 @@
-"""What the memory of a take will need, before it is made."""
+"""How much memory a take will need, before it is made."""
 
 from comfy_api.latest import io
 
 from ..host.budget.memory import outlook_of_inputs
 from ..host.show.plots import plot_outlook, save_preview
-from .sampler import chunk_frames_input, policy_to_use, prefix_input
+from .inputs import chunk_frames_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, KVStatsSocket
 
 
@@ -16,8 +16,8 @@ class KVMemoryEstimate(io.ComfyNode):
             display_name="KV Memory Estimate",
             category=CATEGORY,
             is_output_node=True,
-            description="Tells the memory that a take will need, chunk by chunk, without running "
-            "it, and the longest take that fits.",
+            description="Computes the memory that a take will need, chunk by chunk, without "
+            "running it, and the longest take that fits.",
             search_aliases=[
                 "VRAM calculator",
                 "out of memory",
@@ -58,9 +58,9 @@ class KVMemoryEstimate(io.ComfyNode):
                 KVStatsSocket.Input(
                     "kv_stats",
                     optional=True,
-                    tooltip="Of an earlier take of the same kind, which may be shorter and "
-                    "smaller: where what stays depends "
-                    "on the picture, it tells what is to be expected.",
+                    tooltip="Stats of an earlier take of the same kind, which may be shorter and "
+                    "smaller: where what stays depends on the picture, the estimate then has an "
+                    "expected value.",
                 ),
             ],
             outputs=[
@@ -72,7 +72,7 @@ class KVMemoryEstimate(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs):
-        return float("nan")  # never the same: what is free changes outside the graph
+        return float("nan")  # never equal: the free memory changes outside the graph
 
     @classmethod
     def execute(

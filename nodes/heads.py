@@ -1,5 +1,5 @@
-"""What is known of a model's heads: maps (which look at the latest frames only) and tables (how
-much each matters).
+"""Head maps (which heads look at the latest frames only) and head tables (how much each matters):
+load, and measure.
 """
 
 import torch
@@ -10,15 +10,15 @@ from ..host.heads.calibrate import calibrate_heads
 from ..host.heads.heads import (
     MAPS,
     TABLES,
+    file_version,
     load_head_map,
     load_head_table,
     names_in,
     profile_heads,
-    stamp,
 )
 from ..host.show.plots import plot_heads, save_preview
 from .constants import accepts
-from .sampler import control_input, policy_to_use, prefix_input
+from .inputs import control_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, HeadMapSocket, HeadTableSocket
 
 
@@ -49,7 +49,7 @@ class LoadHeadMap(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, head_map):
-        return stamp(MAPS, head_map)
+        return file_version(MAPS, head_map)
 
     @classmethod
     def execute(cls, head_map):
@@ -155,7 +155,7 @@ class LoadHeadTable(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, head_table):
-        return stamp(TABLES, head_table)
+        return file_version(TABLES, head_table)
 
     @classmethod
     def execute(cls, head_table):
@@ -210,7 +210,7 @@ class CalibrateHeads(io.ComfyNode):
                     "real_score",
                     optional=True,
                     tooltip="The teacher (a bidirectional Wan): with fake_score, the paper's "
-                    "measure.",
+                    "measure. Without both: a proxy, the drift of the latents.",
                 ),
                 io.Model.Input(
                     "fake_score",

@@ -1,4 +1,4 @@
-"""A take's memory on disk: save it today, carry on tomorrow."""
+"""Save a take's KV memory to a file, and load it to go on with the take."""
 
 from comfy_api.latest import io
 
@@ -17,8 +17,8 @@ class SaveKVMemory(io.ComfyNode):
             display_name="Save KV Memory",
             category=CATEGORY,
             is_output_node=True,
-            description="Writes what a take needs to go on (its KV cache, its latents, where it "
-            "stands) into one file in output/kv_memory.",
+            description="Writes what a take needs to go on (its KV cache, its latents, the latent "
+            "frame that it has reached) into one file in output/kv_memory.",
             search_aliases=["save KV cache", "continue later", "checkpoint a take", "resume"],
             inputs=[
                 KVMemorySocket.Input(
@@ -39,8 +39,8 @@ class SaveKVMemory(io.ComfyNode):
 
     @classmethod
     def execute(cls, kv_memory, filename_prefix):
-        name, told = memory_files.save(kept(kv_memory), filename_prefix)
-        return io.NodeOutput(name, ui={"text": [told]})
+        name, report = memory_files.save(kept(kv_memory), filename_prefix)
+        return io.NodeOutput(name, ui={"text": [report]})
 
 
 class LoadKVMemory(io.ComfyNode):
@@ -57,7 +57,7 @@ class LoadKVMemory(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "memory_file",
-                    options=memory_files.memories(),
+                    options=memory_files.saved_memories(),
                     tooltip="A file in output/kv_memory.",
                 )
             ],
@@ -66,7 +66,7 @@ class LoadKVMemory(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, memory_file):
-        return memory_files.stamp(memory_file)
+        return memory_files.version(memory_file)
 
     @classmethod
     def execute(cls, memory_file):

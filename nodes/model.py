@@ -42,9 +42,8 @@ class ARVideoModelLoader(io.ComfyNode):
                     options=[FROM_FILE, *PROFILES],
                     default=FROM_FILE,
                     tooltip="How the checkpoint was trained: chunk size, steps, shift, window, "
-                    "sink. "
-                    "'from file' reads it from the file's header or name, and says so when "
-                    "neither tells.",
+                    "sink. 'from file' reads it from the file's header or name, and says so when "
+                    "neither has it.",
                 ),
                 io.Combo.Input(
                     "weight_dtype",
@@ -66,16 +65,15 @@ class ARVideoModelLoader(io.ComfyNode):
 
     @classmethod
     def execute(cls, model_name, profile, weight_dtype, lora_name=NO_LORA):
-        path, told = folder_paths.get_full_path_or_raise("diffusion_models", model_name), []
-        lora_path = (
-            None
-            if lora_name == NO_LORA
-            else folder_paths.get_full_path_or_raise("loras", lora_name)
-        )
+        path = folder_paths.get_full_path_or_raise("diffusion_models", model_name)
+        lora_path = None
+        if lora_name != NO_LORA:
+            lora_path = folder_paths.get_full_path_or_raise("loras", lora_name)
+        lines = []
         model = load_ar_model(
-            path, PROFILES.get(profile), weight_dtype, model_name, lora_path, told.append
+            path, PROFILES.get(profile), weight_dtype, model_name, lora_path, lines.append
         )
-        return io.NodeOutput(patch(model), ui={"text": told})
+        return io.NodeOutput(patch(model), ui={"text": lines})
 
 
 class ARProfileNode(io.ComfyNode):
@@ -116,7 +114,7 @@ class ARProfileNode(io.ComfyNode):
                     min=0,
                     max=4096,
                     tooltip="Latent frames in the cache when no KV policy is connected, the chunk "
-                    "in work included. 0 keeps all.",
+                    "being made included. 0 keeps all.",
                 ),
                 io.Int.Input(
                     "sink_frames",
@@ -176,14 +174,14 @@ class ARProfileNode(io.ComfyNode):
         first_chunk_steps=0,
     ):
         numbers = ARProfile(
-            CUSTOM,
-            chunk_frames,
-            steps,
-            shift,
-            window_frames,
-            sink_frames,
-            sink_rope,
-            temporal_compression,
+            name=CUSTOM,
+            chunk_frames=chunk_frames,
+            steps=steps,
+            shift=shift,
+            window_frames=window_frames,
+            sink_frames=sink_frames,
+            sink_rope=sink_rope,
+            temporal_compression=temporal_compression,
             first_chunk_steps=first_chunk_steps,
         )
         chosen = PROFILES.get(profile, numbers)

@@ -16,9 +16,9 @@ def switch_inputs():
             "mode",
             options=list(SWITCHES),
             default="recache",
-            tooltip="swap: the new words steer new frames, the memory stays. recache: the latest "
-            "frames are also run again under "
-            "the new words (LongLive). cut: a new shot that remembers nothing of the one before.",
+            tooltip="swap: the new prompt steers new frames, the memory stays. recache: the latest "
+            "frames are also run again under the new prompt (LongLive). cut: a new shot that "
+            "remembers nothing of the one before.",
         ),
         io.Int.Input(
             "blend",
@@ -101,8 +101,8 @@ class PromptAtFrame(io.ComfyNode):
             node_id="KeepsakePromptAtFrame",
             display_name="Prompt At Frame",
             category=CATEGORY,
-            description="Goes over from one conditioning to another at a latent frame of an AR "
-            "take. Chain them for more.",
+            description="Changes from one conditioning to another at a latent frame of an AR take. "
+            "Chain them for more.",
             search_aliases=[
                 "join prompts",
                 "prompt switch",
@@ -112,9 +112,9 @@ class PromptAtFrame(io.ComfyNode):
             ],
             inputs=[
                 io.Conditioning.Input(
-                    "conditioning", tooltip="What is so far: a prompt, or one that changes already."
+                    "conditioning", tooltip="The prompt until then, or one that changes already."
                 ),
-                io.Conditioning.Input("next", tooltip="The prompt to go over to."),
+                io.Conditioning.Input("next", tooltip="The prompt from then on."),
                 io.Int.Input(
                     "start_frame",
                     default=48,

@@ -7,9 +7,8 @@ from comfy_api.latest import io
 from ..kv_policies import KVPolicy, SinkWindow
 
 CATEGORY = "Keepsake"
-DIRECTED = KVPolicy(
-    SinkWindow(3, 21, "shifted")
-)  # what Directed Forcing starts from, as in the paper; other policies start from KVPolicy()
+# What Directed Forcing starts from, as in the paper. Other policies start from KVPolicy().
+DIRECTED = KVPolicy(SinkWindow(3, 21, "shifted"))
 KVPolicySocket = io.Custom("KEEPSAKE_KV_POLICY")
 KVMemorySocket = io.Custom("KEEPSAKE_KV_MEMORY")
 KVStatsSocket = io.Custom("KEEPSAKE_KV_STATS")
@@ -32,16 +31,14 @@ def fill(kv_policy: KVPolicy | None, **slot) -> io.NodeOutput:
     """The policy with one slot filled; ValueError where a node before has filled it."""
     policy = kv_policy or KVPolicy()
     ((name, part),) = slot.items()
-    there = getattr(policy, name)
-    if there not in (getattr(KVPolicy(), name), getattr(DIRECTED, name)):
-        old, new = type(there).__name__, type(part).__name__
+    present = getattr(policy, name)
+    if present not in (getattr(KVPolicy(), name), getattr(DIRECTED, name)):
+        old, new = type(present).__name__, type(part).__name__
+        change = f"Remove the node of {old} or that of {new}."
+        if old == new:
+            change = f"Remove one of the two {old} nodes."
         raise ValueError(
             f"{old} is this policy's {name} already, and {new} would take its place: a policy has "
-            f"one {name}. "
-            + (
-                f"Remove one of the two {old} nodes."
-                if old == new
-                else f"Remove the node of {old} or that of {new}."
-            )
+            f"one {name}. {change}"
         )
     return io.NodeOutput(replace(policy, **slot))

@@ -1,8 +1,8 @@
-"""What the memory of a take held and cost, as text, picture and JSON."""
+"""What a take's KV cache held and what it cost, as text, pictures and JSON."""
 
 from comfy_api.latest import io
 
-from ..host.show.memory_map import film_of_memory, light_kept_tokens, memory_map_preview
+from ..host.show.memory_pictures import film_of_memory, light_kept_tokens, memory_map_preview
 from ..host.show.plots import plot_stats, save_preview
 from .sockets import CATEGORY, KVStatsSocket
 

@@ -1,4 +1,4 @@
-"""How the kept bytes are held."""
+"""The policy node that fills the storage: in how many bits, and where, kept tokens are held."""
 
 from comfy_api.latest import io
 
@@ -32,9 +32,8 @@ class KVStorageNode(io.ComfyNode):
                     "dtype",
                     options=list(DTYPES),
                     default="int8",
-                    tooltip="Of tokens that are no longer among the latest. int8 is the most "
-                    "exact of the small ones, "
-                    "int4 the smallest; model: as it comes.",
+                    tooltip="How tokens are held that are no longer among the latest. int8 is the "
+                    "most exact of the small ones, int4 the smallest; model: the model's own.",
                 ),
                 io.Int.Input(
                     "full_chunks",
@@ -56,8 +55,8 @@ class KVStorageNode(io.ComfyNode):
                     options=list(DEVICES),
                     default="model",
                     optional=True,
-                    tooltip="Where history lies. cpu: in main memory, with dtype model; "
-                    "each layer's is brought to the device while the layer before it works.",
+                    tooltip="Where history is held. cpu: in main memory, with dtype model; "
+                    "each layer's is copied to the device while the layer before it works.",
                 ),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],

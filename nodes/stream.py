@@ -1,9 +1,9 @@
-"""Endless takes: into a file while they are made."""
+"""Takes that are written to a video file while they are made."""
 
 from comfy_api.latest import io
 
+from ..host.files.growing_files import StreamToFile
 from ..host.files.names import plain_prefix
-from ..host.files.take_file import StreamToFile
 from .constants import accepts
 from .sockets import CATEGORY, StreamSocket
 

@@ -1,4 +1,4 @@
-"""What a take's memory held and cost: one row per chunk while it runs, one frozen value afterwards."""
+"""What a take's KV cache held and what it cost, as one value after the take, and in words."""
 
 import json
 from collections import defaultdict
@@ -9,8 +9,10 @@ from .chunk_row import ChunkRow
 from .memory_map import MemoryMap
 from .timeline import pixel_frames
 
+PRINTED_THRESHOLDS = (0.001, 0.01, 0.1, 1)  # edges of the scores' bins, which are exact there
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class KVStats:
     """Everything that KV Memory Stats shows, as a value."""
 
@@ -24,27 +26,22 @@ class KVStats:
     seconds: float  # wall time of the sampling
     peak_cache_bytes: int  # most bytes allocated for keys and values at one time
     notes: tuple[str, ...] = ()  # what a user should know about this run
-    scores: dict | None = (
-        # histogram of the policy's scores: score, threshold, edges and counts, and how many were to
-        # stay; of all items
-        None
-    )
+    # Histogram of the policy's scores over all items: "score" (its name), "threshold", "edges",
+    # "counts", and "kept", the number of tokens that were to stay.
+    scores: dict | None = None
     latent_size: tuple[int, int] = (0, 0)  # height and width
     memory_maps: tuple[MemoryMap, ...] = ()  # by item
     bank_names: tuple[str, ...] = ()
-    measured_peaks: dict[str, int] = field(
-        default_factory=dict
-    )  # bytes in use by where, seen while the take ran: weights and all else included
+    # Most bytes in use by place, seen while the take ran: weights and all else included.
+    measured_peaks: dict[str, int] = field(default_factory=dict)
     given_frames: int = 0  # latent frames of one batch item that were given
-    planned_bytes: tuple[int, int] | None = (
-        # what `peak_cache_bytes` was to be by the estimate before the run: at least, and at most
-        None
-    )
+    # `peak_cache_bytes` by the estimate before the run: at least, and at most.
+    planned_bytes: tuple[int, int] | None = None
 
     @property
     def peak_host_bytes(self) -> int:
-        """Of `peak_cache_bytes`, those in main memory by choice; buffers grow and do not shrink, so
-        both have their peak together.
+        """Of `peak_cache_bytes`, those that are in main memory by choice. Buffers grow and do not
+        shrink, so both peak together.
         """
         return max(row.host_bytes for row in self.chunks)
 
@@ -63,38 +60,32 @@ class KVStats:
 
     @property
     def prune_ratio(self) -> float:
-        """1 - kept / all history tokens, over the chunks that this run generated, layers and heads
-        (DeCoPrune, arXiv 2609.39096).
+        """1 - kept / all history tokens, summed over layers, heads, and the chunks that this run
+        generated (DeCoPrune, arXiv 2609.39096).
         """
         rows = [row for row in self.chunks if not row.given]
         full = sum(row.full_tokens for row in rows)
         return 1 - sum(row.kept_tokens for row in rows) / full if full else 0.0
 
     def rows_of(self, item: int) -> list[ChunkRow]:
-        """The chunks of one of the batch."""
+        """The chunks of one take of the batch."""
         return [row for row in self.chunks if row.item == item]
 
     def to_dict(self) -> dict:
-        ends = [
-            (map_of_item, self.rows_of(item)[-1])
-            for item, map_of_item in enumerate(self.memory_maps)
-        ]
-        kept = [
-            [round(share, 4) for share in map_of_item.at(last).flatten(1).mean(1).tolist()]
-            for map_of_item, last in ends
-        ]
-        told = asdict(replace(self, memory_maps=()))
-        del told["memory_maps"]
+        maps = [(each, self.rows_of(item)[-1]) for item, each in enumerate(self.memory_maps)]
+        kept = [each.at(last).flatten(1).mean(1).tolist() for each, last in maps]
+        fields = asdict(replace(self, memory_maps=()))
+        del fields["memory_maps"]
         return {
-            **told,
+            **fields,
             "frames": self.frames,
             "pixel_frames": self.pixel_frames,
             "given_pixel_frames": self.given_pixel_frames,
             "prune_ratio": self.prune_ratio,
             "peak_host_bytes": self.peak_host_bytes,
-            "kept_by_frame": kept,
-            "dropped_by_frame": [map_of_item.dropped(last) for map_of_item, last in ends],
-            "head_group_shares": self.memory_maps[0].shares if ends else (),
+            "kept_by_frame": [[round(share, 4) for share in shares] for shares in kept],
+            "dropped_by_frame": [each.dropped(last) for each, last in maps],
+            "head_group_shares": self.memory_maps[0].shares if maps else (),
         }
 
     def to_json(self) -> str:
@@ -102,79 +93,87 @@ class KVStats:
 
     def report(self) -> str:
         """The stats in words, for a node or a terminal."""
+        slots = [f"{slot}: {_slot_words(part)}" for slot, part in self.policy.items()]
+        lines = [
+            self._frames_words(),
+            f"policy - {'; '.join(slots)}",
+            self._cache_words(),
+            self._pruned_words(),
+            self._time_words(),
+        ]
+        if self.measured_peaks:
+            peaks = [f"{_mib(nbytes)} {place}" for place, nbytes in self.measured_peaks.items()]
+            lines.append(f"measured peaks, weights included - {', '.join(peaks)}")
+        if self.scores:
+            lines.append(f"scores - {_scores_words(self.scores)}")
+        return "\n".join([*lines, *self.notes])
+
+    def _frames_words(self) -> str:
+        last = self.chunks[-1]
+        given = "all new"
+        if self.given_frames:
+            given = f"{self.given_frames} ({self.given_pixel_frames}) of them given"
+        return (
+            f"{counted(last.item + 1, 'take')} of {counted(self.frames, 'latent frame')} "
+            f"({counted(self.pixel_frames, 'pixel frame')}), {given}; "
+            f"{counted(last.index + 1, 'chunk')}, {counted(self.steps, 'step')} for each new one; "
+            f"{counted(self.streams, 'prompt stream')} with a cache each"
+        )
+
+    def _cache_words(self) -> str:
+        words = f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype})"
+        if self.planned_bytes:
+            least, most = map(_mib, self.planned_bytes)
+            words += f", {least if least == most else f'{least} to {most}'} planned"
+        if self.peak_host_bytes:
+            words += f", {_mib(self.peak_host_bytes)} of it in main memory"
+        history = sum(self.chunks[-1].bank_bytes)
+        return f"{words}; at the last chunk {_mib(history)} of history"
+
+    def _pruned_words(self) -> str:
+        words = f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept"
+        first = self.chunks[0].start_frame
+        if first:
+            words += (
+                f", counted from latent frame {first} on: the chunks before were made in an "
+                "earlier run"
+            )
+        return words
+
+    def _time_words(self) -> str:
         phases: dict[str, float] = defaultdict(float)
         for row in self.chunks:
             for name, seconds in row.seconds_by_phase.items():
                 phases[name] += seconds
-        slots = "; ".join(f"{slot}: {_sentence(part)}" for slot, part in self.policy.items())
-        last = self.chunks[-1]
-        lines = [
-            f"{counted(last.item + 1, 'take')} of {counted(self.frames, 'latent frame')} "
-            f"({counted(self.pixel_frames, 'pixel frame')}), "
-            + (
-                f"{self.given_frames} ({self.given_pixel_frames}) of them given; "
-                if self.given_frames
-                else "all new; "
-            )
-            + f"{counted(last.index + 1, 'chunk')}, {counted(self.steps, 'step')} for each new "
-            "one; " + f"{counted(self.streams, 'prompt stream')} with a cache each",
-            f"policy - {slots}",
-            f"cache - peak {_mib(self.peak_cache_bytes)} allocated ({self.dtype}){self._planned()}"
-            + (
-                f", {_mib(self.peak_host_bytes)} of it in main memory"
-                if self.peak_host_bytes
-                else ""
-            )
-            + f"; at the last chunk {_mib(sum(last.bank_bytes))} of history",
-            f"prune ratio - {self.prune_ratio:.1%} of all history tokens were not kept"
-            + self._carried_on(),
-            f"time - {self.seconds:.1f} s; work: "
-            + ", ".join(f"{name} {s:.1f} s" for name, s in phases.items()),
-        ]
-        if self.measured_peaks:
-            peaks = ", ".join(
-                f"{_mib(nbytes)} {where}" for where, nbytes in self.measured_peaks.items()
-            )
-            lines.append(f"measured peaks, weights included - {peaks}")
-        if self.scores:
-            lines.append(f"scores - {_shares_above(self.scores)}")
-        return "\n".join([*lines, *self.notes])
-
-    def _planned(self) -> str:
-        if not self.planned_bytes:
-            return ""
-        least, most = map(_mib, self.planned_bytes)
-        return f", {least if least == most else f'{least} to {most}'} planned"
-
-    def _carried_on(self) -> str:
-        first = self.chunks[0].start_frame
-        return (
-            f", counted from latent frame {first} on: the chunks before were made in an earlier run"
-            if first
-            else ""
-        )
+        work = [f"{name} {seconds:.1f} s" for name, seconds in phases.items()]
+        return f"time - {self.seconds:.1f} s; work: {', '.join(work)}"
 
 
-def _sentence(part: dict) -> str:
-    values = ", ".join(f"{key} {value}" for key, value in part.items() if key != "name")
-    return part["name"] + (f" ({values})" if values else "")
+def _slot_words(part: dict) -> str:
+    values = [f"{key} {value}" for key, value in part.items() if key != "name"]
+    return part["name"] + (f" ({', '.join(values)})" if values else "")
 
 
-def _shares_above(scores: dict) -> str:
-    """What some thresholds would keep; the bins' edges are exact there."""
-    counts, total = scores["counts"], sum(scores["counts"])
+def _scores_words(scores: dict) -> str:
+    """The share of tokens that was to stay, and what other thresholds would keep."""
+    name, counts, edges = scores["score"], scores["counts"], scores["edges"]
+    total = sum(counts)
     if not total:
-        return f"{scores['score']}: no chunk was scored"
-    told = ", ".join(
-        f"{sum(counts[scores['edges'].index(edge) + 1 :]) / total:.1%} above {edge:g}"
-        for edge in (0.001, 0.01, 0.1, 1)
+        return f"{name}: no chunk was scored"
+
+    def above(edge: float) -> str:
+        return f"{sum(counts[edges.index(edge) + 1 :]) / total:.1%} above {edge:g}"
+
+    words = (
+        f"{name} of {total} tokens: {scores['kept'] / total:.1%} of them to stay, "
+        f"{', '.join(map(above, PRINTED_THRESHOLDS))}"
     )
-    threshold = f"; threshold {scores['threshold']:g}" if scores["threshold"] is not None else ""
-    return f"{scores['score']} of {total} tokens: {scores['kept'] / total:.1%} of them to stay, {told}{threshold}"
+    threshold = scores["threshold"]
+    return words if threshold is None else f"{words}; threshold {threshold:g}"
 
 
 def counted(number: int, noun: str) -> str:
-    """How many of something: "1 chunk", "2 chunks"."""
+    """A number with its noun: "1 chunk", "2 chunks"."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 

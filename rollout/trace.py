@@ -142,11 +142,11 @@ class Trace:
             )
         self.rows.append(
             ChunkRow(
-                self.item,
-                chunk.index,
-                chunk.start_frame,
-                chunk.frames,
-                chunk.given,
+                item=self.item,
+                index=chunk.index,
+                start_frame=chunk.start_frame,
+                frames=chunk.frames,
+                given=chunk.given,
                 **memory,
                 seconds=sum(phases.values()),
                 seconds_by_phase=dict(phases),

@@ -32,7 +32,7 @@ def watch(policy, frames: int) -> tuple[list[int], list[int], list[float]]:
     import torch
     from keepsake.demo.load import load_demo_world
     from keepsake.demo.world import camera_control
-    from keepsake.host.files.take_file import StreamToFile, TakeFile
+    from keepsake.host.files.growing_files import StreamToFile, GrowingFiles
     from keepsake.host.take import sampling
     from keepsake.host.take.take import sample_take
 
@@ -41,7 +41,7 @@ def watch(policy, frames: int) -> tuple[list[int], list[int], list[float]]:
         {"samples": torch.zeros(1, 16, frames, 8, 16)},
         [],
         psutil.Process(),
-        TakeFile.add,
+        GrowingFiles.add,
     )
     control = camera_control(tuple(latent["samples"].shape), "pan right", frames, 0)
 
@@ -49,7 +49,7 @@ def watch(policy, frames: int) -> tuple[list[int], list[int], list[float]]:
         add(self, latents)
         rows.append((process.memory_info().rss, time.process_time()))
 
-    TakeFile.add, sampling.tell_page = measured, lambda *a: None
+    GrowingFiles.add, sampling.tell_page = measured, lambda *a: None
     try:
         sample_take(
             model,
@@ -65,7 +65,7 @@ def watch(policy, frames: int) -> tuple[list[int], list[int], list[float]]:
             callback=lambda *a: None,
         )
     finally:
-        TakeFile.add = add
+        GrowingFiles.add = add
     chunk = frames / len(rows)
     return (
         [chunk * (i + 1) for i in range(len(rows))],

@@ -26,12 +26,12 @@ def take(models, prefix: str, resume: bool, tell=lambda told: None):
     its latents.
     """
     import torch
-    from keepsake.host.files.take_file import StreamToFile, TakeFile
+    from keepsake.host.files.growing_files import StreamToFile, GrowingFiles
     from keepsake.host.take.take import sample_take
     from keepsake.kv_policies import KVPolicy, SinkWindow
     from support import tiny
 
-    (model, vae), add, made = models, TakeFile.add, []
+    (model, vae), add, made = models, GrowingFiles.add, []
 
     def told(self, latents):
         if not made:
@@ -40,7 +40,7 @@ def take(models, prefix: str, resume: bool, tell=lambda told: None):
         add(self, latents)
         tell("chunk\n")
 
-    TakeFile.add = told
+    GrowingFiles.add = told
     latents, _ = sample_take(
         model,
         tiny.prompt(1),
@@ -105,7 +105,7 @@ def main():
     import folder_paths
     import torch
     from comfy.ldm.wan.vae import WanVAE
-    from keepsake.host.files.take_file import StreamToFile
+    from keepsake.host.files.growing_files import StreamToFile
     from support import tiny
 
     torch.set_num_threads(1)  # processes are forked

@@ -122,4 +122,4 @@ def ours(
 
 
 def prepared(model):
-    return with_profile(patch(model), ARProfile("tiny", shift=5.0))
+    return with_profile(patch(model), ARProfile(name="tiny", shift=5.0))

@@ -9,39 +9,41 @@ import folder_paths
 from ...kv_policies import KVMemoryError
 from ...rollout.memory_file import KVMemory, load_memory, save_memory
 from ...rollout.tree_file import partial_of
-from . import names as files
+from . import names
 
-FOLDER, SUFFIX = "kv_memory", ".safetensors"  # the folder in output/
+FOLDER = "kv_memory"  # in the output folder
+SUFFIX = ".safetensors"
 
 
-def _folder() -> str:
+def _register() -> str:
+    """Make our folder known to the host, and return its path."""
     path = os.path.join(folder_paths.get_output_directory(), FOLDER)
-    folder_paths.folder_names_and_paths.setdefault(FOLDER, ([path], {SUFFIX}))
+    names.register(FOLDER, [path], SUFFIX)
     return path
 
 
-def memories() -> list[str]:
+def saved_memories() -> list[str]:
     """Saved memories, by their paths in the folder."""
-    os.makedirs(_folder(), exist_ok=True)
+    os.makedirs(_register(), exist_ok=True)
     return folder_paths.get_filename_list(FOLDER)
 
 
 def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
-    """Write a memory under a name that is free: that name, as Load KV Memory lists it, and what was
-    done in words.
+    """Write a memory under a free name; return that name, as Load KV Memory lists it, and a report
+    in words.
     """
-    path = files.free_path(filename_prefix, _folder(), SUFFIX)
-    partial_of(path).open(
-        "x"
-    ).close()  # the name is ours from here on: the host counts this one when it numbers files
+    folder = _register()
+    path = names.free_path(filename_prefix, folder, SUFFIX)
+    # An empty partial file takes the name: the host counts it when it numbers the next files.
+    partial_of(path).open("x").close()
     logging.info("Keepsake: writing %s to %s", memory.report(), path)
     save_memory(memory, path)
-    name = os.path.relpath(path, _folder())
+    name = os.path.relpath(path, folder)
     return name, f"{memory.report()} Written to {os.path.join(FOLDER, name)}."
 
 
 def load(name: str) -> KVMemory:
-    _folder()
+    _register()
     path = folder_paths.get_full_path(FOLDER, name)
     if path is None:
         raise KVMemoryError(
@@ -50,7 +52,7 @@ def load(name: str) -> KVMemory:
     return load_memory(Path(path))
 
 
-def stamp(name: str) -> str:
-    """What changes when the file does."""
-    _folder()
-    return files.stamp(FOLDER, name)
+def version(name: str) -> str:
+    """A text that changes whenever the file does."""
+    _register()
+    return names.file_version(FOLDER, name)

@@ -1,11 +1,13 @@
 """Files that our nodes write and read in ComfyUI's folders: their names, and when they change."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import folder_paths
 
-# bytes of 255, of which number, ending and what a file is called while it is written take some
+# File systems take 255 bytes. The rest is left for the host's counter, the file's ending, and
+# `.partial` while it is being written.
 LONGEST_NAME = 200
 
 
@@ -21,8 +23,7 @@ def plain_prefix(filename_prefix: str) -> str:
     ):
         raise ValueError(
             f"filename_prefix is {filename_prefix!r}, and must name a file below the output "
-            "folder. Use a name, or folder/name, "
-            "without '..' or line breaks."
+            "folder. Use a name, or folder/name, without '..' or line breaks."
         )
     require_short("filename_prefix", plain)
     return plain
@@ -30,12 +31,8 @@ def plain_prefix(filename_prefix: str) -> str:
 
 def plain_name(name: str) -> str:
     """The name of a file in a folder of ours. ValueError where it is none, or one with folders."""
-    if (
-        not name.strip(" .")
-        or not name.isprintable()
-        or os.path.basename(name) != name
-        or "\\" in name
-    ):
+    has_folders = os.path.basename(name) != name or "\\" in name
+    if has_folders or not name.strip(" .") or not name.isprintable():
         raise ValueError(
             f"name is {name!r}, and must be a plain file name; the folder is ours. Use letters, "
             "digits, '-' and '_'."
@@ -44,15 +41,13 @@ def plain_name(name: str) -> str:
     return name
 
 
-def require_short(what: str, path: str):
-    """Raise ValueError, in a sentence that calls it `what`, for a path that file systems do not
-    take.
-    """
+def require_short(parameter: str, path: str):
+    """ValueError for a path that file systems do not take; `parameter` is where it came from."""
     longest = max(len(os.fsencode(part)) for part in path.split(os.sep))
     if longest > LONGEST_NAME:
         raise ValueError(
-            f"{what} has a name of {longest} bytes, and file systems take {LONGEST_NAME} beside "
-            "number and ending. Use a shorter one."
+            f"{parameter} has a name of {longest} bytes, and file systems take {LONGEST_NAME} "
+            "beside number and ending. Use a shorter one."
         )
 
 
@@ -71,7 +66,12 @@ def free_path(filename_prefix: str, folder: str, suffix: str) -> Path:
     return Path(place, f"{stem}_{counter:05}_{suffix}")
 
 
-def stamp(folder: str, name: str) -> str:
-    """What changes when a file in one of the host's folders does."""
-    told = os.stat(folder_paths.get_full_path_or_raise(folder, name))
-    return f"{told.st_mtime_ns} {told.st_size} {told.st_ino}"
+def register(folder: str, paths: Sequence[str], suffix: str):
+    """Make a folder name of ours known to the host, which then lists and finds its files."""
+    folder_paths.folder_names_and_paths.setdefault(folder, (list(paths), {suffix}))
+
+
+def file_version(folder: str, name: str) -> str:
+    """A text that changes whenever a file in one of the host's folders does."""
+    status = os.stat(folder_paths.get_full_path_or_raise(folder, name))
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"

@@ -1,5 +1,5 @@
-"""Measure how much each attention head matters: mask one after another and see what becomes of the
-take.
+"""Measure how much each attention head matters: make the take once with each head silenced, and
+score the damage.
 """
 
 import hashlib
@@ -28,44 +28,42 @@ CRITIC_FRAMES = 21  # latent frames that a bidirectional score model sees at onc
 CRITIC_SIGMAS = (0.9, 0.7, 0.5)  # noise levels at which the two scores are compared
 
 
-@dataclass
-class Critics:
-    """The two models of Distribution Matching Distillation (arXiv 2405.14867), as ComfyUI MODELs,
-    and their prompts.
+@dataclass(frozen=True, kw_only=True)
+class ScoreModels:
+    """The two score models of Distribution Matching Distillation (arXiv 2405.14867), as ComfyUI
+    MODELs, and what they are asked with.
     """
 
-    real: object
-    fake: object
+    real: object  # the teacher
+    fake: object  # the critic that was trained on the model's own output
     positive: list
-    negative: list | None
+    negative: list | None  # for the real one alone
     real_cfg: float
     seed: int
 
     def loss(self, latents: Tensor) -> float:
-        """0.5 mean(g^2), g = (x0_fake - x0_real) / mean|x - x0_real|, over windows, noise levels
-        and the batch of raw latents.
+        """Distribution Matching loss of raw latents `[B, C, T, 2h, 2w]`.
+
+        0.5 mean(g^2) with g = (x0_fake - x0_real) / mean|x - x0_real|, over windows of
+        CRITIC_FRAMES, noise levels and the batch.
         """
-        losses = []
-        for window in latents.split(CRITIC_FRAMES, 2):
-            for number, sigma in enumerate(CRITIC_SIGMAS):
-                noise = torch.randn(
-                    window.shape, generator=torch.Generator().manual_seed(self.seed + number)
-                )
-                real = predict(
-                    self.real,
-                    self.positive,
-                    self.negative,
-                    self.real_cfg if self.negative else 1.0,
-                    window,
-                    noise,
-                    sigma,
-                )
-                fake = predict(self.fake, self.positive, None, 1.0, window, noise, sigma)
-                gradient = (fake - real) / (window.cpu() - real).abs().mean(
-                    (1, 2, 3, 4), keepdim=True
-                ).clamp(min=1e-8)
-                losses.append(0.5 * gradient.square().mean())
+        losses = [
+            self._window_loss(window, level)
+            for window in latents.split(CRITIC_FRAMES, 2)
+            for level in range(len(CRITIC_SIGMAS))
+        ]
         return float(torch.stack(losses).mean())
+
+    def _window_loss(self, window: Tensor, level: int) -> Tensor:
+        """The loss of one window at one of CRITIC_SIGMAS."""
+        generator = torch.Generator().manual_seed(self.seed + level)
+        noise = torch.randn(window.shape, generator=generator)
+        sigma = CRITIC_SIGMAS[level]
+        real_cfg = self.real_cfg if self.negative else 1.0
+        real = predict(self.real, self.positive, self.negative, real_cfg, window, noise, sigma)
+        fake = predict(self.fake, self.positive, None, 1.0, window, noise, sigma)
+        scale = (window.cpu() - real).abs().mean((1, 2, 3, 4), keepdim=True).clamp(min=1e-8)
+        return 0.5 * ((fake - real) / scale).square().mean()
 
 
 class OneForward(comfy.samplers.Sampler):
@@ -82,28 +80,26 @@ class OneForward(comfy.samplers.Sampler):
         denoise_mask=None,
         disable_pbar=False,
     ):
-        x = model_wrap.inner_model.model_sampling.noise_scaling(
-            sigmas[0], noise, latent_image, False
-        )
+        sampling = model_wrap.inner_model.model_sampling
+        x = sampling.noise_scaling(sigmas[0], noise, latent_image, False)
         return model_wrap(x, sigmas[0] * x.new_ones(len(x)), **extra_args)
 
 
 def predict(
     model, positive, negative, cfg: float, latents: Tensor, noise: Tensor, sigma: float
 ) -> Tensor:
-    """A MODEL's clean prediction of noised latents, raw as they came, on the CPU."""
+    """A MODEL's prediction of the clean latents, from raw `latents` noised to `sigma`; raw too, in
+    fp32 on the CPU.
+    """
+    conds = {"positive": positive}
+    if negative is not None:
+        conds["negative"] = negative
     guider = comfy.samplers.CFGGuider(model)
-    guider.inner_set_conds(
-        {"positive": positive} if negative is None else {"positive": positive, "negative": negative}
-    )
+    guider.inner_set_conds(conds)
     guider.set_cfg(cfg)
-    return (
-        guider.sample(
-            noise, latents, OneForward(), torch.tensor([sigma, 0.0]), disable_pbar=True, seed=0
-        )
-        .float()
-        .cpu()
-    )
+    sigmas = torch.tensor([sigma, 0.0])
+    clean = guider.sample(noise, latents, OneForward(), sigmas, disable_pbar=True, seed=0)
+    return clean.float().cpu()
 
 
 def calibrate_heads(
@@ -121,111 +117,145 @@ def calibrate_heads(
     negative=None,
     real_cfg: float = 3.0,
 ) -> tuple[HeadTable, Path]:
-    """Mask each head in a take of its own and measure the damage; return the table and the path it
-    was written to.
+    """Make a take for each head with that head silenced, and measure the damage; return the table
+    and the path that it was written to.
 
-    With both score models it is the Distribution Matching loss of the masked take, the paper's
-    measure; else the mean squared drift of its latents from the unmasked take's. What was measured
-    is written after every head, and a call with the same inputs and name goes on where the last one
-    ended.
+    With both score models the damage is the Distribution Matching loss of the silenced take, the
+    paper's measure. With none it is a proxy: the mean squared drift of its latents from those of
+    the untouched take. Scores are written after every head, and a call with the same inputs and
+    name goes on where the last one ended.
     """
     if (real is None) != (fake is None):
         raise ValueError(
             f"Only the {'fake' if real is None else 'real'} score model is connected. The "
-            "Distribution Matching loss needs both; "
-            "connect the other one, or none to measure the drift."
+            "Distribution Matching loss needs both; connect the other one, or none to measure the "
+            "drift."
         )
     plain_name(name)
     policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
-    critics = None if real is None else Critics(real, fake, positive, negative, real_cfg, seed)
-    attention = require_wan(model).blocks
-    layers, heads = len(attention), attention[0].self_attn.num_heads
+    score_models = None
+    if real is not None:
+        score_models = ScoreModels(
+            real=real,
+            fake=fake,
+            positive=positive,
+            negative=negative,
+            real_cfg=real_cfg,
+            seed=seed,
+        )
+    blocks = require_wan(model).blocks
+    heads = [(layer, head) for layer in range(len(blocks)) for head in _heads_of(blocks[0])]
 
-    def take(selection=None, callback=lambda *a: None) -> Tensor:
-        chosen = policy if selection is None else replace(policy, selection=selection)
-        made, _ = sample_take(
+    def make_take(selection=None) -> Tensor:
+        """Raw latents of the take, in fp32 on the CPU."""
+        latents, _ = sample_take(
             model,
             positive,
             None,
             1.0,
             latent,
             seed=seed,
-            policy=chosen,
+            policy=policy if selection is None else replace(policy, selection=selection),
             prefix=prefix,
             control=control,
-            callback=callback,
+            callback=lambda *_: None,
         )
-        return made["samples"].float().cpu()
+        return latents["samples"].float().cpu()
 
+    # 1. The untouched take, which also says how long the others will take.
     began = time.perf_counter()
-    plain = take()
-    minutes = (time.perf_counter() - began) * layers * heads / 60
-    partial = Partial(name, fingerprint(model, positive, plain, policy, critics))
-    left = layers * heads - len(partial.scores)
-    logging.info(
-        "Keepsake: calibrating %d heads, one take each; about %.1f minutes%s",
-        left,
-        minutes * left / (layers * heads),
-        f" ({len(partial.scores)} heads were measured before)" if partial.scores else "",
+    untouched = make_take()
+    seconds_a_take = time.perf_counter() - began
+
+    # 2. The scores that an earlier, interrupted call left.
+    key = calibration_key(model, untouched, policy, score_models)
+    saved = SavedScores(name, key)
+    _log_estimate(len(heads), len(saved.scores), seconds_a_take)
+
+    # 3. A take for each of the other heads.
+    normalised = model.model.process_latent_in
+    bar = comfy.utils.ProgressBar(len(heads))
+    for layer, head in heads:
+        if (layer, head) not in saved.scores:
+            silenced = make_take(MaskedHead(layer, head))
+            if score_models is None:
+                drift = normalised(silenced) - normalised(untouched)
+                score = float(drift.square().mean())
+            else:
+                score = score_models.loss(silenced)
+            saved.add(layer, head, score)
+        bar.update_absolute(len(saved.scores))
+
+    # 4. The table.
+    measure = "x0_drift" if score_models is None else "dm_loss"
+    scores = tuple(
+        tuple(saved.scores[layer, head] for head in _heads_of(blocks[0]))
+        for layer in range(len(blocks))
     )
-    process_in, bar = model.model.process_latent_in, comfy.utils.ProgressBar(layers * heads)
-    for layer in range(layers):
-        for head in range(heads):
-            if (layer, head) not in partial.scores:
-                masked = take(MaskedHead(layer, head))
-                drift = (process_in(masked) - process_in(plain)).square().mean()
-                partial.add(layer, head, float(drift) if critics is None else critics.loss(masked))
-            bar.update_absolute(len(partial.scores))
-    table = HeadTable(
-        model_name(model),
-        "x0_drift" if critics is None else "dm_loss",
-        tuple(
-            tuple(partial.scores[layer, head] for head in range(heads)) for layer in range(layers)
-        ),
-    )
+    table = HeadTable(model_name(model), measure, scores)
     path = save_json(TABLES, name, table.to_json())
-    partial.remove()
+    saved.remove()
     return table, path
 
 
-class Partial:
-    """Scores so far, in a file beside the tables; another model or take begins anew."""
+def _heads_of(block) -> range:
+    return range(block.self_attn.num_heads)
+
+
+def _log_estimate(heads: int, measured: int, seconds_a_take: float):
+    left = heads - measured
+    earlier = f" ({measured} heads were measured before)" if measured else ""
+    minutes = seconds_a_take * left / 60
+    logging.info(
+        "Keepsake: calibrating %d heads, one take each; about %.1f minutes%s",
+        left,
+        minutes,
+        earlier,
+    )
+
+
+class SavedScores:
+    """Scores so far, by layer and head, in a file beside the tables. Those of another model or take
+    are not read.
+    """
 
     def __init__(self, name: str, key: str):
         folder, stem, *_ = folder_paths.get_save_image_path(
             os.path.join(TABLES, name), folder_paths.get_output_directory()
         )
-        self.path, self.key, self.scores = os.path.join(folder, f"{stem}.partial.json"), key, {}
+        self.path = os.path.join(folder, f"{stem}.partial.json")
+        self.key = key  # a `calibration_key`
+        self.scores: dict[tuple[int, int], float] = {}
         try:
             with open(self.path, encoding="utf-8") as file:
-                told = json.load(file)
-            if told["key"] == key:
+                content = json.load(file)
+            if content["key"] == key:
                 self.scores = {
-                    (int(layer), int(head)): float(score) for layer, head, score in told["scores"]
+                    (int(layer), int(head)): float(score)
+                    for layer, head, score in content["scores"]
                 }
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # none, or half a file: begin anew
+            pass  # no file, or half a one: begin anew
 
     def add(self, layer: int, head: int, score: float):
         self.scores[layer, head] = score
-        with open(self.path + ".new", "w", encoding="utf-8") as file:
-            json.dump(
-                {
-                    "key": self.key,
-                    "scores": [[*which, score] for which, score in self.scores.items()],
-                },
-                file,
-            )
-        os.replace(self.path + ".new", self.path)
+        rows = [[*place, score] for place, score in self.scores.items()]
+        unfinished = self.path + ".new"
+        with open(unfinished, "w", encoding="utf-8") as file:
+            json.dump({"key": self.key, "scores": rows}, file)
+        os.replace(unfinished, self.path)
 
     def remove(self):
         if os.path.exists(self.path):
             os.remove(self.path)
 
 
-def fingerprint(model, positive, plain: Tensor, policy: KVPolicy, critics: Critics | None) -> str:
-    """What a calibration's scores depend on. The unmasked take's latents stand for the model, the
-    prompt, the noise and the control.
+def calibration_key(
+    model, untouched: Tensor, policy: KVPolicy, score_models: ScoreModels | None
+) -> str:
+    """A hash of what a calibration's scores depend on. The untouched take's latents stand for the
+    model's weights, the prompt, the noise and the control.
     """
-    told = f"{model_name(model)} {tuple(plain.shape)} {policy} {critics and critics.real_cfg}"
-    return hashlib.sha256(told.encode() + plain.numpy().tobytes()).hexdigest()
+    real_cfg = score_models and score_models.real_cfg
+    words = f"{model_name(model)} {tuple(untouched.shape)} {policy} {real_cfg}"
+    return hashlib.sha256(words.encode() + untouched.numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""What is known of a model's heads: files in ComfyUI's folders, and how they are made from a model."""
+"""Head maps and head tables: their files in ComfyUI's folders, and how a model's map is made."""
 
 import os
 from pathlib import Path
@@ -9,38 +9,34 @@ from torch import Tensor
 
 from ...kv_policies import HeadMap, HeadTable, KVPolicy
 from ...kv_policies.retention.head_profile import HeadProfile, head_map_of
-from ..files import names as files
+from ..files import names
 from ..model.profiles import profile_of
 from ..take.take import sample_take
 
-MAPS, TABLES = (
-    "kv_head_maps",
-    "kv_head_tables",
-)  # folders in models/, for a user's files, and in output/, where our nodes write
+# Folders in models/, for a user's files, and in output/, where our nodes write.
+MAPS = "kv_head_maps"
+TABLES = "kv_head_tables"
+SUFFIX = ".json"
 SHIPPED = str(Path(__file__).parents[2] / "demo" / "heads")
 
 
+def register(folder: str):
+    """Make MAPS or TABLES known to the host; the pack's own files count among theirs."""
+    roots = (folder_paths.models_dir, folder_paths.get_output_directory(), SHIPPED)
+    names.register(folder, [os.path.join(root, folder) for root in roots], SUFFIX)
+
+
 def names_in(folder: str) -> list[str]:
-    """JSON files of one of our folders; the pack's own count among them."""
-    if folder not in folder_paths.folder_names_and_paths:
-        paths = [
-            os.path.join(folder_paths.models_dir, folder),
-            os.path.join(folder_paths.get_output_directory(), folder),
-            os.path.join(SHIPPED, folder),
-        ]
-        folder_paths.folder_names_and_paths[folder] = (paths, {".json"})
-    return [
-        name
-        for name in folder_paths.get_filename_list(folder)
-        if not name.endswith(".partial.json")
-    ]
+    """Files of MAPS or TABLES, without those of a calibration in progress."""
+    register(folder)
+    files = folder_paths.get_filename_list(folder)
+    return [name for name in files if not name.endswith(".partial.json")]
 
 
 def _read(folder: str, name: str) -> str:
-    names_in(folder)
-    with open(
-        folder_paths.get_full_path_or_raise(folder, name), encoding="utf-8", errors="replace"
-    ) as file:
+    register(folder)
+    path = folder_paths.get_full_path_or_raise(folder, name)
+    with open(path, encoding="utf-8", errors="replace") as file:
         return file.read()
 
 
@@ -52,20 +48,22 @@ def load_head_table(name: str) -> HeadTable:
     return HeadTable.from_json(_read(TABLES, name), name)
 
 
-def stamp(folder: str, name: str) -> str:
-    """What changes when the file does."""
-    names_in(folder)
-    return files.stamp(folder, name)
+def file_version(folder: str, name: str) -> str:
+    """A text that changes whenever the file does."""
+    register(folder)
+    return names.file_version(folder, name)
 
 
 def save_json(folder: str, name: str, text: str) -> Path:
     """Write into the output folder under a name that is free; return the path."""
-    path = files.free_path(os.path.join(folder, name), folder_paths.get_output_directory(), ".json")
+    output = folder_paths.get_output_directory()
+    path = names.free_path(os.path.join(folder, name), output, SUFFIX)
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def model_name(model) -> str:
+    """What a map or table calls its model: the profile's name, else the host's class."""
     profile = profile_of(model.model_options)
     return profile.name if profile else type(model.model).__name__
 
@@ -81,10 +79,12 @@ def profile_heads(
     prefix: dict | None = None,
     control: Tensor | None = None,
 ) -> tuple[HeadMap, Tensor, Path]:
-    """Sample a take with everything kept and watch its last chunk; return the map, the shares `[L,
-    H]`, the mean over the batch, and the path that the map was written to.
+    """Make a take with everything kept and measure its last chunk's attention.
+
+    Returns the map, the shares `[L, H]` that it was made from (means over the batch), and the path
+    that the map was written to.
     """
-    files.plain_name(name)
+    names.plain_name(name)
     by_layer: dict[int, list[Tensor]] = {}
 
     def watch(layer: int, share: Tensor):

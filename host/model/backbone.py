@@ -9,15 +9,14 @@ from ...kv_policies import Chunk, Geometry
 from .. import TESTED_HOSTS
 from .temporal_rope import temporal_angles
 
-BACKBONES = (
-    WanModel,
-    CausalWanModel,
-)  # the Wan classes whose tokens are the video's and nothing else
+# The Wan classes whose tokens are the video's and nothing else.
+BACKBONES = (WanModel, CausalWanModel)
+ATTENTION_PARTS = ("q", "k", "v", "o", "norm_q", "norm_k", "num_heads", "head_dim")
 
 
 def require_wan(model):
-    """Return the diffusion model of a ComfyUI MODEL, or say in a ValueError what came instead of a
-    Wan video model.
+    """Return the diffusion model of a ComfyUI MODEL; ValueError where it is no plain Wan video
+    model.
     """
     backbone = model.get_model_object("diffusion_model")
     name = type(backbone).__name__
@@ -26,19 +25,14 @@ def require_wan(model):
             f"Keepsake works on video models of the Wan family, and this MODEL is {name}. "
             "Load a Wan checkpoint, for instance with AR Video Model Loader."
         )
-    if (
-        type(backbone) not in BACKBONES
-    ):  # VACE, S2V, HuMo, Camera ...: tokens or inputs beside the video's
+    # Subclasses (VACE, S2V, HuMo, Camera ...) have tokens or inputs beside the video's.
+    if type(backbone) not in BACKBONES:
         raise ValueError(
             f"This Wan model is a {name}, whose extra inputs Keepsake cannot cut into chunks. "
             "Use a plain text-to-video or image-to-video Wan model."
         )
     attention = backbone.blocks[0].self_attn
-    missing = [
-        part
-        for part in ("q", "k", "v", "o", "norm_q", "norm_k", "num_heads", "head_dim")
-        if not hasattr(attention, part)
-    ]
+    missing = [part for part in ATTENTION_PARTS if not hasattr(attention, part)]
     if missing:
         raise ValueError(
             f"The self-attention of this ComfyUI's {name} has no {', '.join(missing)}. "
@@ -48,15 +42,20 @@ def require_wan(model):
 
 
 def read_geometry(model, latent_height: int, latent_width: int, chunk_frames: int) -> Geometry:
-    """What the caches must know of a MODEL, its patches by other nodes included."""
+    """What the caches must know of a MODEL, its patches by other nodes included.
+
+    The latent's size is in cells; a token covers a patch of them, and an odd size is filled up.
+    """
     backbone = require_wan(model)
-    attention, (_, ph, pw) = backbone.blocks[0].self_attn, backbone.patch_size
-    channels, theta = backbone.rope_embedder.axes_dim[0], float(backbone.rope_embedder.theta)
+    attention = backbone.blocks[0].self_attn
+    _, patch_height, patch_width = backbone.patch_size
+    channels = backbone.rope_embedder.axes_dim[0]
+    theta = float(backbone.rope_embedder.theta)
     return Geometry(
         layers=len(backbone.blocks),
         heads=attention.num_heads,
         head_dim=attention.head_dim,
-        grid=(-(-latent_height // ph), -(-latent_width // pw)),
+        grid=(-(-latent_height // patch_height), -(-latent_width // patch_width)),
         chunk_frames=chunk_frames,
         temporal_channels=channels,
         rope_theta=theta,
@@ -104,7 +103,5 @@ def rotation(
 def control_channels(model) -> int:
     """Input channels beyond the latent's own, which a conditioning has to fill."""
     backbone = model.get_model_object("diffusion_model")
-    return (
-        backbone.patch_embedding.weight.shape[1]
-        - model.get_model_object("latent_format").latent_channels
-    )
+    inputs = backbone.patch_embedding.weight.shape[1]
+    return inputs - model.get_model_object("latent_format").latent_channels

@@ -1,5 +1,5 @@
-"""Whatever layout its authors wrote: a checkpoint's tensors under Wan's own names. Weights only;
-nothing in a file is ever run.
+"""Read a checkpoint in whatever layout its authors wrote it, and give its tensors Wan's own names.
+Weights only; nothing in a file is ever run.
 """
 
 import json
@@ -11,11 +11,14 @@ import comfy.utils
 import torch
 from torch import Tensor
 
-# Where training scripts keep a generator's weights or its LoRA, the better copy first, and what
-# they wrap its modules in.
+# Keys under which training scripts keep a generator's weights or its LoRA. The averaged copy is the
+# first; WITHOUT_EMA prefers the other one.
 HOLDERS = ("generator_ema", "generator", "model", "state_dict", "generator_lora")
+WITHOUT_EMA = ("generator", "generator_ema", *HOLDERS[2:])
+# What training scripts wrap modules in.
 WRAPPERS = re.compile(
-    r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\.|base_layer\.|(?<=lora_[AB]\.)default\."
+    r"_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.|_orig_mod\."
+    r"|base_layer\.|(?<=lora_[AB]\.)default\."
 )
 PREFIXES = re.compile(
     r"^((generator_ema|generator|base_model|model|module|diffusion_model|transformer)\.)+"
@@ -60,7 +63,7 @@ class Contents(NamedTuple):
     layout: str  # in words
 
 
-def plain_name(name: str) -> str:
+def wan_name(name: str) -> str:
     name = PREFIXES.sub("", WRAPPERS.sub("", name))
     for theirs, ours in DIFFUSERS.items():
         name = name.replace(theirs, ours)
@@ -68,22 +71,26 @@ def plain_name(name: str) -> str:
 
 
 def read_checkpoint(path: str, ema: bool = True) -> Contents:
-    """Read a file, or all the shards of which it is one or the index. `ema`: of two copies, the
-    averaged one.
+    """Read a file, or all shards where it is one of several, or their index. `ema`: of two copies
+    of the weights, the averaged one.
 
-    ValueError, in a sentence, for a damaged file, a missing shard, one that would have to run code,
-    and one without weights.
+    ValueError for a damaged file, a missing shard, a file that would have to run code, and one
+    without weights.
     """
-    name, files, content, metadata = os.path.basename(path), shards_of(path), {}, {}
+    # 1. All that the files hold.
+    name = os.path.basename(path)
+    files = shards_of(path)
+    content, metadata = {}, {}
     for file in files:
-        tensors, told = _read(file)
-        content.update(tensors)
-        metadata.update(told or {})
-    order, held = (HOLDERS if ema else (HOLDERS[1], HOLDERS[0], *HOLDERS[2:])), []
-    while holder := next(
-        (holder for holder in order if isinstance(content.get(holder), dict)), None
-    ):
-        held.append(holder)
+        part, header = _read(file)
+        content.update(part)
+        metadata.update(header or {})
+
+    # 2. The weights, however deep they lie.
+    order = HOLDERS if ema else WITHOUT_EMA
+    holders = []
+    while holder := _holder_in(content, order):
+        holders.append(holder)
         content = content[holder]
     tensors = {key: value for key, value in content.items() if torch.is_tensor(value)}
     if not tensors:
@@ -93,27 +100,44 @@ def read_checkpoint(path: str, ema: bool = True) -> Contents:
             f"{', '.join(f'{key!r}' for key in list(content)[:5]) or 'nothing at all'}. Choose "
             "the file that holds the model."
         )
-    plain = {plain_name(key): value for key, value in tensors.items()}
+
+    # 3. Their plain names.
+    plain = {wan_name(key): value for key, value in tensors.items()}
     if len(plain) < len(tensors):
         raise ValueError(
             f"'{name}' holds more than one set of weights side by side ({len(tensors)} tensors, "
             f"{len(plain)} names). "
             "Choose a file with one model in it."
         )
-    words = [f"{len(files)} shards"] * (len(files) > 1) + [
-        f"weights under '{'.'.join(held)}'"
-    ] * bool(held)
-    words += ["Diffusers names"] * any("attn1." in key for key in tensors)
+
+    # 4. The layout, in words.
+    words = []
+    if len(files) > 1:
+        words.append(f"{len(files)} shards")
+    if holders:
+        words.append(f"weights under '{'.'.join(holders)}'")
+    if any("attn1." in key for key in tensors):
+        words.append("Diffusers names")
     return Contents(
-        {key: value for key, value in plain.items() if ".lora_" not in key},
-        {key: value for key, value in plain.items() if ".lora_" in key},
-        metadata,
-        ", ".join(words) or "Wan's names",
+        weights={key: value for key, value in plain.items() if ".lora_" not in key},
+        lora={key: value for key, value in plain.items() if ".lora_" in key},
+        metadata=metadata,
+        layout=", ".join(words) or "Wan's names",
     )
 
 
+def _holder_in(content: dict, order: tuple[str, ...]) -> str | None:
+    """The first key of `order` under which `content` has a dictionary."""
+    for holder in order:
+        if isinstance(content.get(holder), dict):
+            return holder
+    return None
+
+
 def shards_of(path: str) -> list[str]:
-    """The files of which `path` is one, or the index; itself alone when it is whole."""
+    """All files of the checkpoint that `path` is a shard or the index of; itself alone when it is
+    whole.
+    """
     folder, name = os.path.split(path)
     if name.endswith(".index.json"):
         try:
@@ -137,43 +161,44 @@ def shards_of(path: str) -> list[str]:
     if missing:
         raise ValueError(
             f"'{name}' belongs to a checkpoint of {len(names)} files, and {len(missing)} of them, "
-            f"'{missing[0]}' first, are not in "
-            "its folder. Put all of them into one folder."
+            f"'{missing[0]}' first, are not in its folder. Put all of them into one folder."
         )
     return [os.path.join(folder, shard) for shard in names]
 
 
 def _read(path: str) -> tuple[dict, dict | None]:
-    name = os.path.basename(path)
+    """What a file holds and its header; ValueError where it is no file of plain weights."""
     try:
         content, metadata = comfy.utils.load_torch_file(path, safe_load=True, return_metadata=True)
         content.keys()
     except Exception as error:  # torch, safetensors and the host raise kinds of their own
-        with open(path, "rb") as file:
-            begin = file.read(20)
-        if (
-            begin and not begin.startswith((b"PK", b"\x80")) and begin[8:9] != b"{"
-        ):  # a zip, a pickle; safetensors' header
-            raise ValueError(
-                f"'{name}' is neither a PyTorch nor a safetensors file: it begins with "
-                f"{begin.decode(errors='replace')!r}. Choose the "
-                "file that holds the model; if a page or a pointer was saved in its place, "
-                "download the file itself."
-            ) from error
-        why = (str(error) or "it is empty").splitlines()[0]
-        if "weights only load failed" in why.lower() or "weights_only" in str(error):
-            raise ValueError(
-                f"'{name}' is no file of plain weights: it is damaged (download it again), or "
-                "could only be read by running Python "
-                "code, which Keepsake never does. Use a file that holds weights alone, best a "
-                "safetensors file."
-            ) from error
-        if isinstance(error, (AttributeError, TypeError)) or "__contains__" in why:
-            raise ValueError(
-                f"'{name}' holds something else than named weights. Choose the file that holds "
-                "the model."
-            ) from error
-        raise ValueError(
-            f"'{name}' cannot be read ({why}). If it is damaged or not complete, download it again."
-        ) from error
+        raise ValueError(_why_unreadable(path, error)) from error
     return content, metadata
+
+
+def _why_unreadable(path: str, error: Exception) -> str:
+    """What is wrong with a file that cannot be read, and what to do, in a sentence."""
+    name = os.path.basename(path)
+    with open(path, "rb") as file:
+        begin = file.read(20)
+    is_zip_or_pickle = begin.startswith((b"PK", b"\x80"))
+    is_safetensors = begin[8:9] == b"{"  # its header is JSON
+    if begin and not is_zip_or_pickle and not is_safetensors:
+        return (
+            f"'{name}' is neither a PyTorch nor a safetensors file: it begins with "
+            f"{begin.decode(errors='replace')!r}. Choose the file that holds the model; if a page "
+            "or a pointer was saved in its place, download the file itself."
+        )
+    why = (str(error) or "it is empty").splitlines()[0]
+    if "weights only load failed" in why.lower() or "weights_only" in str(error):
+        return (
+            f"'{name}' is no file of plain weights: it is damaged (download it again), or could "
+            "only be read by running Python code, which Keepsake never does. Use a file that "
+            "holds weights alone, best a safetensors file."
+        )
+    if isinstance(error, (AttributeError, TypeError)) or "__contains__" in why:
+        return (
+            f"'{name}' holds something else than named weights. Choose the file that holds the "
+            "model."
+        )
+    return f"'{name}' cannot be read ({why}). If it is damaged or not complete, download it again."

@@ -36,7 +36,7 @@ LEAST = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ARProfile:
     """Numbers a chunk-wise model was trained with; frames are latent frames."""
 
@@ -49,20 +49,18 @@ class ARProfile:
     sink_rope: str = "absolute"
     temporal_compression: int = 4  # pixel frames per latent frame after the first
     needs_control: bool = False  # the model cannot do without its control channels
-    sigmas: tuple[
-        float, ...
-    ] = ()  # of the steps, where they are not the host's "simple" ones at this shift
-    first_chunk_steps: int = 0  # of the first new chunk, where it takes more
+    # Noise levels of the steps; empty: the host's "simple" ones at this shift.
+    sigmas: tuple[float, ...] = ()
+    first_chunk_steps: int = 0  # steps of the first new chunk, where it takes more
     context_noise: float = 0.0  # sigma of the clean pass
-    loop: str = "chunks"  # trained for: chunk after chunk, or one of OWN_LOOPS
-    noisy_history: bool = (
-        False  # trained to read history at any noise level, as FlashForward's renderer does
-    )
-    note: str = ""  # what a user must know: where our loop is not the one it was trained for
+    loop: str = "chunks"  # the loop it was trained for: chunk after chunk, or one of OWN_LOOPS
+    # Trained to read history at any noise level, as FlashForward's renderer does.
+    noisy_history: bool = False
+    note: str = ""  # for the user, where our loop is not the one it was trained for
 
     def __post_init__(self):
         for name, least in LEAST.items():
-            if not getattr(self, name) >= least:  # so that NaN is none
+            if not getattr(self, name) >= least:  # not `<`, which NaN would pass
                 raise ValueError(
                     f"An AR profile's {name} is {getattr(self, name)}. Use at least {least}."
                 )
@@ -99,36 +97,37 @@ class ARProfile:
             if self.window_frames
             else "all frames kept"
         )
-        return f"chunks of {counted(self.chunk_frames, 'latent frame')}, {counted(self.steps, 'step')}{first}, shift {self.shift:g}, {memory}"
+        chunk, steps = counted(self.chunk_frames, "latent frame"), counted(self.steps, "step")
+        return f"chunks of {chunk}, {steps}{first}, shift {self.shift:g}, {memory}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "ARProfile":
-        known = {field.name for field in fields(cls)}
-        told = {
+        """Read a file's profile; fields that a newer Keepsake wrote are left out."""
+        names = {field.name for field in fields(cls)}
+        values = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in json.loads(text).items()
         }
-        return cls(**{key: value for key, value in told.items() if key in known})
+        return cls(**{key: value for key, value in values.items() if key in names})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A published checkpoint. Its weights look like any other's of its size, so a file of it is
-    known by its name.
+    recognised by its name.
     """
 
     profile: ARProfile
-    name_has: tuple[
-        str, ...
-    ]  # patterns, all found in the file's name, in lower case and with "-" for what is no letter or digit
+    # Patterns that are all found in the file's name, as `_nearest_first` writes it.
+    name_has: tuple[str, ...]
     source: str  # where the weights are
     licence: str  # of the weights, as far as their page says
     width: int = 1536  # of the transformer
     channels: int = 16  # of its latents
-    ema: bool = True  # of the two sets of weights in a training file, the averaged one
+    ema: bool = True  # whether to read the averaged one of a training file's two sets of weights
     lora: str = ""  # a file of its own that belongs on it
 
 
@@ -137,77 +136,77 @@ WITHOUT_POLICY = (
 )
 
 # Chunk, steps, shift, window and sink are those of the authors' configurations. "No limit" there
-# means the 21 latent frames of training, which a window of 21 reads too. Of the rows whose patterns
-# a name meets, the first with the file's width and channels is it.
+# means the 21 latent frames of training, which a window of 21 reads too. A file is the first row
+# whose patterns its name matches and whose width and channels it has.
 CHECKPOINTS = (
     Checkpoint(
-        ARProfile("Self-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
-        (r"self-?forcing(?!-?plus|\+)",),
-        "huggingface.co/gdhe17/Self-Forcing",
-        "Apache-2.0",
+        profile=ARProfile(name="Self-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
+        name_has=(r"self-?forcing(?!-?plus|\+)",),
+        source="huggingface.co/gdhe17/Self-Forcing",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile("Causal-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
-        (r"causal-?forcing", r"chunk-?wise(?!.*long-?video)"),
-        "huggingface.co/zhuhz22/Causal-Forcing",
-        "Apache-2.0",
+        profile=ARProfile(name="Causal-Forcing (chunk-wise)", chunk_frames=3, window_frames=21),
+        name_has=(r"causal-?forcing", r"chunk-?wise(?!.*long-?video)"),
+        source="huggingface.co/zhuhz22/Causal-Forcing",
+        licence="Apache-2.0",
         ema=False,
     ),
     Checkpoint(
-        ARProfile("Causal-Forcing (frame-wise)", chunk_frames=1, window_frames=21),
-        (r"causal-?forcing", r"frame-?wise(?!-?[12]-?step)"),
-        "huggingface.co/zhuhz22/Causal-Forcing",
-        "Apache-2.0",
+        profile=ARProfile(name="Causal-Forcing (frame-wise)", chunk_frames=1, window_frames=21),
+        name_has=(r"causal-?forcing", r"frame-?wise(?!-?[12]-?step)"),
+        source="huggingface.co/zhuhz22/Causal-Forcing",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile("LongLive 1.3B", chunk_frames=3, window_frames=12, sink_frames=3),
-        (r"^(?!.*(self|causal)-?forcing).*long-?live",),
-        "huggingface.co/Efficient-Large-Model/LongLive-1.3B",
-        "see its page",
+        profile=ARProfile(name="LongLive 1.3B", chunk_frames=3, window_frames=12, sink_frames=3),
+        name_has=(r"^(?!.*(self|causal)-?forcing).*long-?live",),
+        source="huggingface.co/Efficient-Large-Model/LongLive-1.3B",
+        licence="see its page",
         ema=False,
         lora="lora.pt",
     ),
     Checkpoint(
-        ARProfile(
-            "LongLive 2 5B",
+        profile=ARProfile(
+            name="LongLive 2 5B",
             chunk_frames=8,
             window_frames=32,
             sink_frames=8,
             sigmas=(1.0, 0.946, 0.854, 0.681),
         ),
-        (r"long-?live",),
-        "huggingface.co/Efficient-Large-Model/LongLive-2.0-5B",
-        "see its page",
+        name_has=(r"long-?live",),
+        source="huggingface.co/Efficient-Large-Model/LongLive-2.0-5B",
+        licence="see its page",
         width=3072,
         channels=48,
     ),
     Checkpoint(
-        ARProfile(
-            "Causal-Forcing++ 1-step (frame-wise)",
+        profile=ARProfile(
+            name="Causal-Forcing++ 1-step (frame-wise)",
             chunk_frames=1,
             steps=1,
             window_frames=21,
             first_chunk_steps=4,
         ),
-        (r"(^|causal-?forcing.*-)frame-?wise-?1-?step",),
-        "huggingface.co/zhuhz22/Causal-Forcing",
-        "Apache-2.0",
+        name_has=(r"(^|causal-?forcing.*-)frame-?wise-?1-?step",),
+        source="huggingface.co/zhuhz22/Causal-Forcing",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile(
-            "Causal-Forcing++ 2-step (frame-wise)",
+        profile=ARProfile(
+            name="Causal-Forcing++ 2-step (frame-wise)",
             chunk_frames=1,
             steps=2,
             window_frames=21,
             first_chunk_steps=4,
         ),
-        (r"(^|causal-?forcing.*-)frame-?wise-?2-?step",),
-        "huggingface.co/zhuhz22/Causal-Forcing",
-        "Apache-2.0",
+        name_has=(r"(^|causal-?forcing.*-)frame-?wise-?2-?step",),
+        source="huggingface.co/zhuhz22/Causal-Forcing",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile(
-            "Causal-Forcing long video",
+        profile=ARProfile(
+            name="Causal-Forcing long video",
             chunk_frames=3,
             steps=5,
             window_frames=21,
@@ -217,13 +216,13 @@ CHECKPOINTS = (
             note="Causal-Forcing's long video model denoises five chunks together, at rising "
             f"noise. {WITHOUT_POLICY}",
         ),
-        (r"causal-?forcing|chunk-?wise", r"long-?video"),
-        "huggingface.co/zhuhz22/Causal-Forcing",
-        "Apache-2.0",
+        name_has=(r"causal-?forcing|chunk-?wise", r"long-?video"),
+        source="huggingface.co/zhuhz22/Causal-Forcing",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile(
-            "Rolling Forcing",
+        profile=ARProfile(
+            name="Rolling Forcing",
             chunk_frames=3,
             steps=5,
             window_frames=21,
@@ -233,32 +232,32 @@ CHECKPOINTS = (
             note="Rolling Forcing denoises five chunks together, at rising noise. "
             f"{WITHOUT_POLICY}",
         ),
-        (r"rolling-?forcing",),
-        "huggingface.co/TencentARC/RollingForcing",
-        "academic use only",
+        name_has=(r"rolling-?forcing",),
+        source="huggingface.co/TencentARC/RollingForcing",
+        licence="academic use only",
     ),
     Checkpoint(
-        ARProfile(
-            "HiAR",
+        profile=ARProfile(
+            name="HiAR",
             chunk_frames=3,
             window_frames=21,
             loop="hierarchical",
             note="HiAR takes all chunks through a step before the next step, over a history as "
             f"noisy as they are. {WITHOUT_POLICY}",
         ),
-        (r"\bhiar\b",),
-        "huggingface.co/jackyhate/HiAR",
-        "Apache-2.0",
+        name_has=(r"\bhiar\b",),
+        source="huggingface.co/jackyhate/HiAR",
+        licence="Apache-2.0",
     ),
     Checkpoint(
-        ARProfile("RAVEN", chunk_frames=3, window_frames=21),
-        (r"\braven\b",),
-        "huggingface.co/mvp-lab/RAVEN",
-        "see its page",
+        profile=ARProfile(name="RAVEN", chunk_frames=3, window_frames=21),
+        name_has=(r"\braven\b",),
+        source="huggingface.co/mvp-lab/RAVEN",
+        licence="see its page",
     ),
     Checkpoint(
-        ARProfile(
-            "Krea Realtime 14B",
+        profile=ARProfile(
+            name="Krea Realtime 14B",
             chunk_frames=3,
             window_frames=6,
             loop="recompute",
@@ -269,23 +268,23 @@ CHECKPOINTS = (
             "frame's place; Keepsake has no VAE at hand and always keeps the first frame. "
             f"{WITHOUT_POLICY}",
         ),
-        (r"\bkrea\b",),
-        "huggingface.co/krea/krea-realtime-video",
-        "CC BY-NC-SA 4.0",
+        name_has=(r"\bkrea\b",),
+        source="huggingface.co/krea/krea-realtime-video",
+        licence="CC BY-NC-SA 4.0",
         width=5120,
     ),
     Checkpoint(
-        ARProfile("FastVideo Self-Forcing 1.3B", chunk_frames=3, window_frames=21),
-        (r"\bsfwan2-1\b",),
-        "huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers",
-        "Apache-2.0",
+        profile=ARProfile(name="FastVideo Self-Forcing 1.3B", chunk_frames=3, window_frames=21),
+        name_has=(r"\bsfwan2-1\b",),
+        source="huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers",
+        licence="Apache-2.0",
     ),
 )
 PROFILES = {row.profile.name: row.profile for row in CHECKPOINTS}
 
-# stages of training that the authors publish as well; none is made for a few steps
+# Stages of training that the authors publish as well; none is made for a few steps.
 UNFINISHED = r"\b(ode|cd|init|ar-diffusion)\b"
-# Named like files that cannot be rolled out at all.
+# Names of files that cannot be rolled out at all, and what they are.
 NO_AR_MODEL = {
     r"(?<!sf)wan-?2-?[12]-(t2v|i2v|ti2v|flf2v)": "Wan's own bidirectional model, which was never "
     "trained to be rolled out and gives a broken "
@@ -299,14 +298,14 @@ NO_AR_MODEL = {
 
 
 def rows_named(name: str) -> list[Checkpoint]:
-    """Rows that a file's name can mean; where it does not tell, with its folder's, and so on
-    upwards.
+    """Rows that a file's name matches; where none does, that its folder and name match together,
+    and so on upwards.
     """
-    for told in _nearest_first(name):
+    for path in _nearest_first(name):
         rows = [
-            row for row in CHECKPOINTS if all(re.search(pattern, told) for pattern in row.name_has)
+            row for row in CHECKPOINTS if all(re.search(pattern, path) for pattern in row.name_has)
         ]
-        if re.search(UNFINISHED, told) or not rows and why_no_ar_model(told):
+        if re.search(UNFINISHED, path) or not rows and why_no_ar_model(path):
             return []
         if rows:
             return rows
@@ -314,20 +313,17 @@ def rows_named(name: str) -> list[Checkpoint]:
 
 
 def why_no_ar_model(name: str) -> str | None:
-    return next(
-        (
-            why
-            for told in _nearest_first(name)
-            for pattern, why in NO_AR_MODEL.items()
-            if re.search(pattern, told)
-        ),
-        None,
-    )
+    """What a file is by its name, where that cannot be rolled out; else None."""
+    for path in _nearest_first(name):
+        for pattern, why in NO_AR_MODEL.items():
+            if re.search(pattern, path):
+                return why
+    return None
 
 
 def _nearest_first(name: str) -> Iterator[str]:
-    """The file's name, then with one folder more each time, in the form that patterns are written
-    for.
+    """The file's name, then with one folder more each time; in lower case, with "-" for everything
+    that is no letter, digit or "+".
     """
     parts = re.split(r"[\\/]", name.lower())
     for count in range(1, len(parts) + 1):

@@ -1,5 +1,5 @@
-"""A running take, told to the web page: after each finished chunk one message, with all rows so
-far, so that a page opened late can draw.
+"""Messages to the web page while a take runs. Each finished chunk sends one, with all rows so far,
+so that a page that is opened late can draw too.
 """
 
 import logging
@@ -9,7 +9,7 @@ from comfy_execution.utils import get_executing_context
 from ...rollout.trace import Trace
 
 EVENT = "keepsake.chunk"
-TOLD = (
+SENT_FIELDS = (  # of a ChunkRow; what the page's chart draws
     "start_frame",
     "frames",
     "given",
@@ -22,8 +22,9 @@ TOLD = (
 
 
 def tell_page(trace: Trace, total_frames: int):
-    """Send the rows of the batch item in work to the page that queued the run. Does nothing outside
-    a server's node; never ends a run.
+    """Send the rows of the batch item in work to the page that queued the run.
+
+    Does nothing outside a server's node, and an error here never ends a run.
     """
     context = get_executing_context()
     if context is None:
@@ -31,23 +32,16 @@ def tell_page(trace: Trace, total_frames: int):
     try:
         from server import PromptServer  # here: only a running server has it on its path
 
-        chunks = [
-            {name: getattr(row, name) for name in TOLD}
-            for row in trace.rows
-            if row.item == trace.item
-        ]
+        rows = [row for row in trace.rows if row.item == trace.item]
+        message = {
+            "node": context.node_id,
+            "prompt_id": context.prompt_id,
+            "frames": total_frames,
+            "chunks": [{name: getattr(row, name) for name in SENT_FIELDS} for row in rows],
+        }
         page = PromptServer.instance
-        page.send_sync(
-            EVENT,
-            {
-                "node": context.node_id,
-                "prompt_id": context.prompt_id,
-                "frames": total_frames,
-                "chunks": chunks,
-            },
-            page.client_id,
-        )
+        page.send_sync(EVENT, message, page.client_id)
     except Exception:
         logging.warning(
-            "Keepsake: the web page could not be told of a finished chunk.", exc_info=True
+            "Keepsake: the message of a finished chunk did not reach the web page.", exc_info=True
         )

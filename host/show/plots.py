@@ -6,14 +6,18 @@ from comfy_api.latest import ui
 from torch import Tensor
 
 from ...kv_policies import HISTORY
+from ...rollout.chunk_row import ChunkRow
 from ...rollout.stats import KVStats
 from ..budget.outlook import Outlook
 
+MIB, GIB = 2**20, 2**30
+FAR_ABOVE = 3  # a device's size is drawn up to so many times what is needed: more flattens the rest
+
 
 def _figure(width: float, height: float):
-    from matplotlib.backends.backend_agg import (
-        FigureCanvasAgg,  # here: importing matplotlib takes a second
-    )
+    """A matplotlib figure, sizes in inches, that no window system is asked for."""
+    # Imported here, since importing matplotlib takes a second.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
@@ -24,132 +28,126 @@ def _figure(width: float, height: float):
 def _image(figure) -> Tensor:
     """A drawn figure as an IMAGE `[1, H, W, 3]`."""
     figure.canvas.draw()
-    return (
-        torch.from_numpy(np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()).float()[None]
-        / 255
-    )
+    rgba = np.asarray(figure.canvas.buffer_rgba())
+    return torch.from_numpy(rgba[..., :3].copy()).float()[None] / 255
 
 
 def plot_stats(stats: KVStats) -> Tensor:
-    """Over the chunks: live bytes, tokens by bank, prune ratio, seconds by phase; and what stayed
-    of each frame, and the policy's scores.
+    """A take's first item over its chunks: bytes, tokens by bank, pruned share, seconds by phase;
+    below, the share of each frame that stayed, and the policy's scores.
     """
     rows = stats.rows_of(0)
-    frame = [row.start_frame for row in rows]
     figure = _figure(9, 8)
-    figure.suptitle(
-        ", ".join(f"{slot} {part['name']}" for slot, part in stats.policy.items()),
-        fontsize="medium",
-    )
-    (memory, tokens), (ratio, time), (kept, scores) = figure.subplots(3, 2)
-
-    mib = 2**20
-    memory.plot(
-        frame,
-        [row.allocated_bytes / mib for row in rows],
-        color="0.6",
-        linestyle="--",
-        label="allocated",
-    )
-    banks = range(max(len(row.bank_bytes) for row in rows))
-    memory.stackplot(
-        frame,
-        [[row.bank_bytes[bank] / mib for row in rows] for bank in banks],
-        alpha=0.5,
-        labels=stats.bank_names,
-    )
-    memory.set(title="KV cache", ylabel="MiB")
-    for bank in banks:
-        tokens.step(
-            frame,
-            [row.bank_tokens[bank] for row in rows],
-            where="post",
-            label=stats.bank_names[bank],
-        )
-    tokens.set(title="history tokens a query can read", ylabel="tokens")
-    ratio.plot(
-        frame,
-        [100 * (1 - row.kept_tokens / row.full_tokens) if row.full_tokens else 0 for row in rows],
-        color="tab:red",
-    )
-    ratio.set(
-        title=f"pruned of the history ({stats.prune_ratio:.1%} over the take)",
-        ylabel="%",
-        ylim=(-3, 103),
-    )
-    phases = sorted({name for row in rows for name in row.seconds_by_phase})
-    time.stackplot(
-        frame,
-        [[row.seconds_by_phase.get(name, 0) for row in rows] for name in phases],
-        labels=phases,
-        alpha=0.7,
-    )
-    time.set(title=f"time per chunk ({stats.seconds:.1f} s in all)", ylabel="s")
-    share = stats.memory_maps[0].at(rows[-1]).flatten(1).mean(1)
-    kept.bar(range(len(share)), 100 * share, width=1.0, color="tab:olive")
-    kept.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
-    for axes in (memory, tokens, ratio, time, kept):
+    slots = [f"{slot} {part['name']}" for slot, part in stats.policy.items()]
+    figure.suptitle(", ".join(slots), fontsize="medium")
+    (memory, tokens), (pruned, seconds), (kept, scores) = figure.subplots(3, 2)
+    _plot_memory(memory, stats, rows)
+    _plot_tokens(tokens, stats, rows)
+    _plot_pruned(pruned, stats, rows)
+    _plot_seconds(seconds, stats, rows)
+    _plot_kept(kept, stats, rows)
+    for axes in (memory, tokens, pruned, seconds, kept):
         axes.set_xlabel("latent frame")
         axes.grid(alpha=0.3)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-        if axes not in (ratio, kept):
-            axes.legend(fontsize="small")
+    for axes in (memory, tokens, seconds):
+        axes.legend(fontsize="small")
     _plot_scores(scores, stats.scores)
     return _image(figure)
 
 
+def _starts(rows: list[ChunkRow]) -> list[int]:
+    return [row.start_frame for row in rows]
+
+
+def _banks(rows: list[ChunkRow]) -> range:
+    return range(max(len(row.bank_bytes) for row in rows))
+
+
+def _plot_memory(axes, stats: KVStats, rows: list[ChunkRow]):
+    allocated = [row.allocated_bytes / MIB for row in rows]
+    by_bank = [[row.bank_bytes[bank] / MIB for row in rows] for bank in _banks(rows)]
+    axes.plot(_starts(rows), allocated, color="0.6", linestyle="--", label="allocated")
+    axes.stackplot(_starts(rows), by_bank, alpha=0.5, labels=stats.bank_names)
+    axes.set(title="KV cache", ylabel="MiB")
+
+
+def _plot_tokens(axes, stats: KVStats, rows: list[ChunkRow]):
+    for bank in _banks(rows):
+        tokens = [row.bank_tokens[bank] for row in rows]
+        axes.step(_starts(rows), tokens, where="post", label=stats.bank_names[bank])
+    axes.set(title="history tokens a query can read", ylabel="tokens")
+
+
+def _plot_pruned(axes, stats: KVStats, rows: list[ChunkRow]):
+    shares = [
+        100 * (1 - row.kept_tokens / row.full_tokens) if row.full_tokens else 0 for row in rows
+    ]
+    axes.plot(_starts(rows), shares, color="tab:red")
+    title = f"pruned of the history ({stats.prune_ratio:.1%} over the take)"
+    axes.set(title=title, ylabel="%", ylim=(-3, 103))
+
+
+def _plot_seconds(axes, stats: KVStats, rows: list[ChunkRow]):
+    phases = sorted({name for row in rows for name in row.seconds_by_phase})
+    by_phase = [[row.seconds_by_phase.get(name, 0) for row in rows] for name in phases]
+    axes.stackplot(_starts(rows), by_phase, labels=phases, alpha=0.7)
+    axes.set(title=f"time per chunk ({stats.seconds:.1f} s in all)", ylabel="s")
+
+
+def _plot_kept(axes, stats: KVStats, rows: list[ChunkRow]):
+    shares = stats.memory_maps[0].at(rows[-1]).flatten(1).mean(1)
+    axes.bar(range(len(shares)), 100 * shares, width=1.0, color="tab:olive")
+    axes.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
+
+
 def plot_outlook(outlook: Outlook) -> Tensor:
-    """Over the chunks: what a take will need, history by bank and buffers, beside what the device
+    """What a take will need over its chunks, history by bank and buffers, beside what the device
     has.
     """
-    least, most = outlook.estimate.least, outlook.estimate.most
-    figure, needed = (
-        _figure(9, 4.5),
-        [[need.nbytes + outlook.activations for need in needs] for needs in (least, most)],
-    )
-    unit, name_of_unit = (2**30, "GiB") if max(needed[1]) >= 2**30 else (2**20, "MiB")
+    estimate = outlook.estimate
+    is_range = estimate.least is not estimate.most  # where what stays depends on the picture
+
+    def needed(needs) -> list[int]:
+        return [need.nbytes + outlook.activations for need in needs]
+
+    most = max(needed(estimate.most))
+    unit, name_of_unit = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+
+    def scaled(sizes) -> list[float]:
+        return [size / unit for size in sizes]
+
+    figure = _figure(9, 4.5)
     axes = figure.subplots()
-    frame = [need.row.start_frame for need in least]
+    # 1. History by bank, and the buffers that hold it.
+    rows = [need.row for need in estimate.least]
+    starts = _starts(rows)
     axes.stackplot(
-        frame,
-        [
-            [need.row.bank_bytes[bank] / unit for need in least]
-            for bank in range(len(outlook.estimate.bank_names))
-        ],
+        starts,
+        [scaled(row.bank_bytes[bank] for row in rows) for bank in range(len(estimate.bank_names))],
         alpha=0.5,
         labels=[
-            "history" if name == HISTORY else f"history, {name}"
-            for name in outlook.estimate.bank_names
+            "history" if name == HISTORY else f"history, {name}" for name in estimate.bank_names
         ],
     )
-    axes.plot(
-        frame,
-        [need.row.allocated_bytes / unit for need in least],
-        color="0.6",
-        linestyle="--",
-        label="buffers",
-    )
-    needed = [[nbytes / unit for nbytes in of_chunks] for of_chunks in needed]
-    axes.plot(
-        frame,
-        needed[0],
-        color="tab:red",
-        label="needed on the device, with copies, latents and activations"
-        + (", at least" if least is not most else ""),
-    )
-    if least is not most:
-        axes.plot(frame, needed[1], color="tab:red", linestyle=":", label="at most")
-        axes.fill_between(frame, *needed, color="tab:red", alpha=0.1)
+    buffers = scaled(row.allocated_bytes for row in rows)
+    axes.plot(starts, buffers, color="0.6", linestyle="--", label="buffers")
+    # 2. All that is needed on the device; a range where it depends on the picture.
+    label = "needed on the device, with copies, latents and activations"
+    low, high = scaled(needed(estimate.least)), scaled(needed(estimate.most))
+    axes.plot(starts, low, color="tab:red", label=label + (", at least" if is_range else ""))
+    if is_range:
+        axes.plot(starts, high, color="tab:red", linestyle=":", label="at most")
+        axes.fill_between(starts, low, high, color="tab:red", alpha=0.1)
     if outlook.expected:
-        expected = [
-            (need.nbytes + outlook.activations) / unit for need in outlook.estimate.expected
-        ]
-        axes.plot(frame, expected, color="tab:red", linestyle="--", label="as expected")
+        expected = scaled(needed(estimate.expected))
+        axes.plot(starts, expected, color="tab:red", linestyle="--", label="as expected")
+    # 3. What the device has.
     for nbytes, name, style in (
         (outlook.free - outlook.weights, "free beside the weights", "-."),
         (outlook.total, "the device has", "-"),
     ):
-        if nbytes / unit < 3 * max(needed[1]):  # far above it would flatten the rest
+        if nbytes < FAR_ABOVE * most:
             axes.axhline(nbytes / unit, color="k", linewidth=0.8, linestyle=style, label=name)
     axes.set(
         title="memory that the take will need",
@@ -163,6 +161,7 @@ def plot_outlook(outlook: Outlook) -> Tensor:
 
 
 def _plot_scores(axes, scores: dict | None):
+    """The histogram of the policy's scores; nothing where it gave none."""
     if scores is None:
         axes.set_axis_off()
         return
@@ -184,14 +183,17 @@ def _plot_scores(axes, scores: dict | None):
 
 
 def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tensor:
-    """One value per head `[L, H]` as an IMAGE; `static` `[L - 1, H]` marks heads from layer 1 on."""
-    figure = _figure(2.5 + 0.25 * values.shape[1], 1.5 + 0.25 * values.shape[0])
+    """A value for each head, `[L, H]`, as an IMAGE; bool `static` `[L - 1, H]` marks heads from
+    layer 1 on.
+    """
+    layers, heads = values.shape
+    figure = _figure(2.5 + 0.25 * heads, 1.5 + 0.25 * layers)
     axes = figure.subplots()
     shown = axes.imshow(values, vmin=0, cmap="viridis")
     if static is not None:
-        layers, heads = static.nonzero(as_tuple=True)
+        layer, head = static.nonzero(as_tuple=True)
         axes.scatter(
-            heads, layers + 1, marker="s", s=60, facecolors="none", edgecolors="red", label="static"
+            head, layer + 1, marker="s", s=60, facecolors="none", edgecolors="red", label="static"
         )
     axes.set(xlabel="head", ylabel="layer", title=title)
     figure.colorbar(shown, ax=axes)
@@ -199,5 +201,5 @@ def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tens
 
 
 def save_preview(image: Tensor, node) -> list:
-    """Put an IMAGE into the host's temp folder; what a node's `ui` names as its images."""
+    """Put an IMAGE into the host's temp folder; return what a node's `ui` has under `images`."""
     return ui.PreviewImage(image, cls=node).as_dict()["images"]

@@ -19,7 +19,7 @@ from ...rollout.session import Session
 from ...rollout.stats import KVStats
 from ...rollout.trace import Trace
 from ..budget.peaks import Peaks
-from ..files.take_file import TakeFile
+from ..files.growing_files import GrowingFiles
 from ..forward.devices import workers_of_lanes
 from ..show.live import tell_page
 from .planning import Plan, plan_take
@@ -60,7 +60,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         memory: KVMemory | None = None,
         stop_after: int = 0,
         on_memory: Callable[[KVMemory], None] | None = None,
-        files: TakeFile | None = None,
+        files: GrowingFiles | None = None,
     ):
         """`policy` None and `chunk_frames` 0 take the model's profile. `prefix` [B, C, P, 2h, 2w]
         raw latents, `control` [B, K, T, 2h, 2w]; `noise_index` numbers the batch items' noise; with
@@ -188,23 +188,23 @@ class ARVideoSampler(comfy.samplers.Sampler):
     ) -> KVStats:
         notes = (*plan.notes, *trace.notes, *([self.files.report()] if self.files else []))
         return KVStats(
-            plan.policy.describe(),
-            plan.geometry,
-            str(plan.dtype).removeprefix("torch."),
-            plan.take.steps,
-            plan.temporal_compression,
-            trace.streams,
-            tuple(trace.rows),
-            seconds,
-            trace.peak_cache_bytes,
-            notes,
-            trace.scores,
-            latent_size,
-            tuple(trace.memory_maps),
-            trace.bank_names,
-            peaks.told(),
-            plan.take.given_frames,
-            self.planned_bytes,
+            policy=plan.policy.describe(),
+            geometry=plan.geometry,
+            dtype=str(plan.dtype).removeprefix("torch."),
+            steps=plan.take.steps,
+            temporal_compression=plan.temporal_compression,
+            streams=trace.streams,
+            chunks=tuple(trace.rows),
+            seconds=seconds,
+            peak_cache_bytes=trace.peak_cache_bytes,
+            notes=notes,
+            scores=trace.scores,
+            latent_size=latent_size,
+            memory_maps=tuple(trace.memory_maps),
+            bank_names=trace.bank_names,
+            measured_peaks=peaks.told(),
+            given_frames=plan.take.given_frames,
+            planned_bytes=self.planned_bytes,
         )
 
     def _keep(self, plan: Plan, rollout: Rollout, output: Tensor):

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...kv_policies import KVPolicy
 from ...rollout.memory_file import KVMemory
 from ...rollout.stats import KVStats
-from ..files.take_file import StreamToFile, TakeFile
+from ..files.growing_files import StreamToFile, GrowingFiles
 from ..model.profiles import ARProfile, profile_of
 from .outer_call import look_ahead
 from .patch import patch
@@ -125,7 +125,7 @@ def sample_take(
     return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]
 
 
-def memory_of_stream(files: TakeFile, memory: KVMemory | None, frames: int) -> KVMemory:
+def memory_of_stream(files: GrowingFiles, memory: KVMemory | None, frames: int) -> KVMemory:
     """What a take of so many latent frames goes on from in its files. ValueError where there is
     another `memory`, or nothing left to make.
     """

@@ -140,15 +140,15 @@ def stats_of(retention, frames=12, steps=4, geometry=GEOMETRY):
         wrong=[12 * chunk + cell for chunk in range(frames // 2) for cell in range(3)],
     )
     return KVStats(
-        KVPolicy(retention).describe(),
-        geometry,
-        "float64",
-        steps,
-        4,
-        1,
-        tuple(trace.rows),
-        1.0,
-        0,
+        policy=KVPolicy(retention).describe(),
+        geometry=geometry,
+        dtype="float64",
+        steps=steps,
+        temporal_compression=4,
+        streams=1,
+        chunks=tuple(trace.rows),
+        seconds=1.0,
+        peak_cache_bytes=0,
         scores=trace.scores,
     )
 

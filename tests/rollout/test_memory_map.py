@@ -99,15 +99,15 @@ def test_the_json_tells_when_tokens_were_dropped():
     policy = KVPolicy(SinkWindow(0, 4))
     _, trace = take(policy)
     stats = KVStats(
-        policy.describe(),
-        fake.geometry(),
-        "float64",
-        3,
-        4,
-        1,
-        tuple(trace.rows),
-        1.0,
-        0,
+        policy=policy.describe(),
+        geometry=fake.geometry(),
+        dtype="float64",
+        steps=3,
+        temporal_compression=4,
+        streams=1,
+        chunks=tuple(trace.rows),
+        seconds=1.0,
+        peak_cache_bytes=0,
         memory_maps=tuple(trace.memory_maps),
     )
     told = json.loads(stats.to_json())

@@ -25,15 +25,15 @@ from .. import fake
 def stats_of(policy, **options):
     _, trace, _ = fake.take(policy, **options)
     return KVStats(
-        policy.describe(),
-        fake.geometry(),
-        "float64",
-        3,
-        4,
-        trace.streams,
-        tuple(trace.rows),
-        1.0,
-        trace.peak_cache_bytes,
+        policy=policy.describe(),
+        geometry=fake.geometry(),
+        dtype="float64",
+        steps=3,
+        temporal_compression=4,
+        streams=trace.streams,
+        chunks=tuple(trace.rows),
+        seconds=1.0,
+        peak_cache_bytes=trace.peak_cache_bytes,
     )
 
 

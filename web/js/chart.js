@@ -1,79 +1,134 @@
 import { api } from "../../../scripts/api.js";
-import { nodeOf, panel } from "./panel.js";
+import { nodeOf, panel, plotSvg } from "./panel.js";
 import { onResult } from "./results.js";
 import { say } from "./words.js";
 
-// A take's memory over its latent frames: while it runs from the messages of finished chunks, afterwards from the node's result.
+// A take's memory over its latent frames: while it runs from the messages of finished chunks,
+// afterwards from the node's result.
 
-const CHARTED = ["KeepsakeKVMemoryStats", "KeepsakeARVideoSampler", "SamplerCustomAdvanced"];
+const STATS = "KeepsakeKVMemoryStats";
+const CHARTED = [STATS, "KeepsakeARVideoSampler", "SamplerCustomAdvanced"];
 const HEIGHT = 168;
+/** Share of a chunk's last latent frame that stays empty, so that bars stand apart. */
+const GAP = 0.12;
 
-// In the frontend's own colours, so that it follows the theme.
 const STYLE = `
-  .keepsake-chart { position: relative; display: flex; flex-direction: column; gap: 4px; padding: 6px 8px; box-sizing: border-box; overflow: hidden;
-    border-radius: 4px; background: var(--comfy-input-bg); color: var(--input-text); font: 11px/1.3 var(--font-inter, sans-serif); }
-  .keepsake-chart p { display: flex; justify-content: space-between; margin: 0 0 1px; white-space: nowrap; }
-  .keepsake-chart p span:first-child { color: var(--descrip-text); }
+  .keepsake-chart { position: relative; }
+  .keepsake-chart p { margin-bottom: 1px; }
+  .keepsake-chart .label { color: var(--keepsake-quiet); }
   .keepsake-chart section { flex: 1; min-height: 0; display: flex; flex-direction: column; }
-  .keepsake-chart svg { flex: 1; min-height: 0; width: 100%; display: block; }
-  .keepsake-chart .bars { fill: var(--p-primary-color, #4c9be8); }
-  .keepsake-chart .quiet { fill: var(--descrip-text); opacity: .7; }
-  .keepsake-chart .limit { fill: none; stroke: var(--input-text); stroke-dasharray: 3 3; opacity: .6; vector-effect: non-scaling-stroke; }
-  .keepsake-chart .ground { stroke: var(--border-color); vector-effect: non-scaling-stroke; }
-  .keepsake-chart .chosen { fill: var(--input-text); opacity: .18; }
+  .keepsake-chart svg { flex: 1; min-height: 0; }
+  .keepsake-chart .bars { fill: var(--keepsake-data); }
+  .keepsake-chart .quiet { fill: var(--keepsake-quiet); opacity: .7; }
+  .keepsake-chart .limit {
+    fill: none;
+    stroke: var(--keepsake-text);
+    stroke-dasharray: 3 3;
+    opacity: .6;
+  }
+  .keepsake-chart .ground { stroke: var(--keepsake-line); }
+  .keepsake-chart .chosen { fill: var(--keepsake-text); opacity: .18; }
 `;
 
-const live = (row) => row.bank_bytes.reduce((sum, bytes) => sum + bytes, 0);
-const kept = (row) => (row.full_tokens ? row.kept_tokens / row.full_tokens : 1);
-const mib = (bytes) => {
-  const digits = bytes < 2 ** 27 ? 1 : 0;
-  return (bytes / 2 ** 20).toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits });
-};
+const historyBytes = (row) => row.bank_bytes.reduce((sum, bytes) => sum + bytes, 0);
+const keptShare = (row) => (row.full_tokens ? row.kept_tokens / row.full_tokens : 1);
 
-// Of each plot: its bars, what they may reach, the line above them, and its words for one chunk.
+/** Bytes in MiB; below 128 MiB with one digit after the point. */
+function mib(bytes) {
+  const digits = bytes < 2 ** 27 ? 1 : 0;
+  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return (bytes / 2 ** 20).toLocaleString(undefined, options);
+}
+
+/**
+ * The plots, from top to bottom. `value(row)` is a chunk's bar, `words(row)` its text; a plot's top
+ * is `top`, else a little above the largest `limit(row)`, which is drawn as a line, or value.
+ */
 const PLOTS = [
-  { name: "memory", value: live, limit: (row) => row.allocated_bytes, told: (row) => say("memory_told", { live: mib(live(row)), allocated: mib(row.allocated_bytes) }) },
-  { name: "kept", value: kept, most: 1, told: (row) => say("kept_told", { kept: (100 * kept(row)).toFixed(1) }) },
-  { name: "time", value: (row) => row.seconds, quiet: true, told: (row) => say("time_told", { seconds: row.seconds.toFixed(2) }) },
+  {
+    name: "memory",
+    value: historyBytes,
+    limit: (row) => row.allocated_bytes,
+    words: (row) => {
+      const [live, allocated] = [historyBytes(row), row.allocated_bytes].map(mib);
+      return say("memory_value", { live, allocated });
+    },
+  },
+  {
+    name: "kept",
+    value: keptShare,
+    top: 1,
+    words: (row) => say("kept_value", { kept: (100 * keptShare(row)).toFixed(1) }),
+  },
+  {
+    name: "time",
+    value: (row) => row.seconds,
+    style: "quiet",
+    words: (row) => say("time_value", { seconds: row.seconds.toFixed(2) }),
+  },
 ];
 
-const rect = (row, height) => `M${row.start_frame} 0v${height}h${row.frames - 0.12}V0z`;
-const svg = (frames, inner) => `<svg viewBox="0 -1 ${frames} 1" preserveAspectRatio="none">${inner}</svg>`;
+/** SVG path of a chunk's bar, up to `height`, 0 to 1. */
+const bar = (row, height) => `M${row.start_frame} 0v${-height}h${row.frames - GAP}V0z`;
 
-function plot({ value, limit, most, quiet }, frames, rows, chosen) {
-  const top = most ?? (1.05 * Math.max(...rows.map(limit ?? value)) || 1);
-  const bars = rows.map((row) => rect(row, -value(row) / top)).join("");
-  const line = limit ? `<path class="limit" d="${rows.map((row, i) => `${i ? "L" : "M"}${row.start_frame} ${-limit(row) / top}h${row.frames}`).join("")}"/>` : "";
-  return svg(frames, `<path class="ground" d="M0 0H${frames}"/><path class="${quiet ? "quiet" : "bars"}" d="${bars}"/>${line}`
-    + (chosen ? `<path class="chosen" d="${rect(chosen, -1)}"/>` : ""));
+/** SVG path of a line above the bars, with a step at each chunk. */
+function steps(rows, height) {
+  const parts = rows.map((row, i) => {
+    return `${i ? "L" : "M"}${row.start_frame} ${-height(row)}h${row.frames}`;
+  });
+  return parts.join("");
 }
 
-/** Draw the rows of a take of `frames` latent frames; the words are of the chunk under the pointer, else of the newest one. */
+function plot({ value, limit, top, style = "bars" }, frames, rows, chosen) {
+  const most = top ?? (1.05 * Math.max(...rows.map(limit ?? value)) || 1);
+  const bars = rows.map((row) => bar(row, value(row) / most)).join("");
+  const line = limit ? steps(rows, (row) => limit(row) / most) : "";
+  const inner = [
+    `<path class="ground" d="M0 0H${frames}"/>`,
+    `<path class="${style}" d="${bars}"/>`,
+    line && `<path class="limit" d="${line}"/>`,
+    chosen && `<path class="chosen" d="${bar(chosen, 1)}"/>`,
+  ];
+  return plotSvg(frames, inner.filter(Boolean).join(""));
+}
+
+function rangeWords(row) {
+  return say("at_frames", { first: row.start_frame, last: row.start_frame + row.frames - 1 });
+}
+
+/** Draw a take's rows; the words are of the chunk under the pointer, else of the newest one. */
 function draw(box) {
   const { frames, chunks } = box.take;
-  const chosen = chunks.find((row) => row.start_frame <= box.at && box.at < row.start_frame + row.frames);
+  const underPointer = (row) => {
+    return row.start_frame <= box.pointed && box.pointed < row.start_frame + row.frames;
+  };
+  const chosen = chunks.find(underPointer);
   const row = chosen ?? chunks.at(-1);
-  box.replaceChildren(...PLOTS.map((one) => {
+  const sections = PLOTS.map((one, i) => {
     const section = document.createElement("section");
-    section.innerHTML = `<p><span></span><span></span></p>${plot(one, frames, chunks, chosen)}`;
-    const [name, told] = section.querySelectorAll("span");
-    name.textContent = chosen && one === PLOTS[0] ? say("at_frames", { first: row.start_frame, last: row.start_frame + row.frames - 1 }) : say(one.name);
-    told.textContent = one.told(row);
+    section.innerHTML = `
+      <p><span class="label"></span><span class="value"></span></p>
+      ${plot(one, frames, chunks, chosen)}`;
+    const label = chosen && i === 0 ? rangeWords(chosen) : say(one.name);
+    section.querySelector(".label").textContent = label;
+    section.querySelector(".value").textContent = one.words(row);
     return section;
-  }));
+  });
+  box.replaceChildren(...sections);
 }
 
+/** Show a take, `{ frames, chunks }`, on a node. */
 function show(node, take) {
   if (!take.chunks.length) return;
-  const box = panel(node, "chart", HEIGHT, STYLE);
+  const box = panel(node, "chart", HEIGHT, STYLE, "keepsake-plots");
   box.take = take;
   box.onpointermove ??= (event) => {
-    const { left, width } = box.firstChild.lastChild.getBoundingClientRect();
-    box.at = Math.floor(((event.clientX - left) / width) * box.take.frames);
+    const { left, width } = box.querySelector("svg").getBoundingClientRect();
+    box.pointed = Math.floor(((event.clientX - left) / width) * box.take.frames);
     draw(box);
   };
   box.onpointerleave ??= () => {
-    box.at = undefined;
+    box.pointed = undefined;
     draw(box);
   };
   draw(box);
@@ -82,7 +137,9 @@ function show(node, take) {
 /** KV Memory Stats nodes that a sampler's output goes to. */
 function statsNodes(node) {
   const links = node.outputs?.flatMap((output) => output.links ?? []) ?? [];
-  return links.map((link) => node.graph.getNodeById(node.graph.getLink(link)?.target_id)).filter((target) => target?.comfyClass === "KeepsakeKVMemoryStats");
+  const targets = links.map((link) => node.graph.getLink(link)?.target_id);
+  const nodes = targets.map((id) => node.graph.getNodeById(id));
+  return nodes.filter((target) => target?.comfyClass === STATS);
 }
 
 api.addEventListener("keepsake.chunk", ({ detail }) => {
@@ -92,5 +149,7 @@ api.addEventListener("keepsake.chunk", ({ detail }) => {
 });
 
 onResult((name) => CHARTED.includes(name), (node, { kv_stats }) => {
-  if (kv_stats) show(node, { frames: kv_stats[0].frames, chunks: kv_stats[0].chunks.filter((row) => row.item === 0) });
+  if (!kv_stats) return;
+  const [{ frames, chunks }] = kv_stats;
+  show(node, { frames, chunks: chunks.filter((row) => row.item === 0) });
 });

@@ -1,7 +1,8 @@
 import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 
-// Our own words in the page's language, from locales/<language>/main.json; English where a language lacks them.
+// Our own words in the page's language, from locales/<language>/main.json; English where a language
+// lacks them.
 
 let words = {};
 
@@ -13,7 +14,9 @@ export function say(key, values = {}) {
 app.registerExtension({
   name: "keepsake.words",
   async setup() {
-    const all = await (await api.fetchApi("/i18n")).json();
-    words = { ...all.en?.keepsake, ...all[app.extensionManager.setting.get("Comfy.Locale")]?.keepsake };
+    const answer = await api.fetchApi("/i18n");
+    const byLanguage = await answer.json();
+    const language = app.extensionManager.setting.get("Comfy.Locale");
+    words = { ...byLanguage.en?.keepsake, ...byLanguage[language]?.keepsake };
   },
 });

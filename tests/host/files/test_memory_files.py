@@ -47,7 +47,7 @@ def test_what_is_saved_is_listed_and_loads(folder, prefix):
         name, told = memory_files.save(memory_of(2 * number), prefix)
         assert (
             name == f"{prefix}_{number:05}_.safetensors"
-            and name in memory_files.memories()
+            and name in memory_files.saved_memories()
             and name in told
         )
         assert memory_files.load(name).frames == 2 * number

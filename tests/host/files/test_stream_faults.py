@@ -7,8 +7,8 @@ import random
 
 import pytest
 import torch
-from keepsake.host.files import take_file as streams
-from keepsake.host.files.take_file import StreamToFile
+from keepsake.host.files import growing_files as streams
+from keepsake.host.files.growing_files import StreamToFile
 from keepsake.kv_policies import KVMemoryError, KVPolicy, SinkWindow
 from support import tiny
 from support.mutate import mutations

@@ -281,7 +281,7 @@ def test_a_new_shot_begins_with_as_many_steps_as_a_take(model):
     )
     profiled = with_profile(
         tiny.prepared(model),
-        ARProfile("tiny", chunk_frames=3, steps=2, shift=5.0, first_chunk_steps=4),
+        ARProfile(name="tiny", chunk_frames=3, steps=2, shift=5.0, first_chunk_steps=4),
     )
     for mode, forwards in (
         ("swap", 5 + 3 + 2),

@@ -32,7 +32,7 @@ def model(silent=None):
         made.model.diffusion_model.blocks[layer].self_attn.o.weight.data[
             :, 16 * head : 16 * head + 16
         ] = 0
-    return with_profile(tiny.patch(made), ARProfile("tiny", chunk_frames=2, steps=2))
+    return with_profile(tiny.patch(made), ARProfile(name="tiny", chunk_frames=2, steps=2))
 
 
 def test_a_head_that_nobody_hears_scores_zero_and_the_others_more(output):

@@ -10,10 +10,10 @@ import folder_paths
 import pytest
 import torch
 from comfy.ldm.wan.model import WanModel
+from keepsake.host.keys import PROFILE
 from keepsake.host.model import profiles
 from keepsake.host.model.checkpoint import load_ar_model
-from keepsake.host.model.layouts import DIFFUSERS, plain_name
-from keepsake.host.keys import PROFILE
+from keepsake.host.model.layouts import DIFFUSERS, wan_name
 from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, ARProfile, profile_of
 from keepsake.host.take.patch import patch
 from keepsake.nodes.model import ARVideoModelLoader
@@ -266,7 +266,7 @@ def test_longlive_2_has_48_channels(tmp_path):
 def test_a_file_that_names_its_profile_needs_no_choice(tmp_path):
     profile, told = (
         ARProfile(
-            "mine",
+            name="mine",
             chunk_frames=2,
             steps=3,
             shift=7.0,
@@ -354,14 +354,14 @@ def test_diffusers_names_of_image_models_are_known():
         "blocks.3.attn2.norm_added_k.weight",
         "condition_embedder.image_embedder.ff.net.0.proj.bias",
     )
-    assert [plain_name(name) for name in theirs] == [
+    assert [wan_name(name) for name in theirs] == [
         "img_emb.proj.4.bias",
         "blocks.3.cross_attn.k_img.weight",
         "blocks.3.cross_attn.norm_k_img.weight",
         "img_emb.proj.1.bias",
     ]
     assert not any(
-        theirs in plain_name(name)
+        theirs in wan_name(name)
         for name in in_diffusers(weights())
         for theirs in DIFFUSERS
         if theirs != ".norm2."

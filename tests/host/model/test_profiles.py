@@ -218,7 +218,7 @@ def test_steps_of_the_users_own_take_the_plain_schedule():
 
 def test_the_sampler_follows_the_profile():
     profile = ARProfile(
-        "mine",
+        name="mine",
         chunk_frames=2,
         steps=3,
         shift=7.0,
@@ -272,16 +272,24 @@ def test_a_model_without_a_profile_is_told_what_is_assumed():
 
 
 def test_ar_profile_takes_the_numbers_or_a_row():
-    numbers = (2, 3, 7.0, 9, 2, "shifted", 4)
-    (model,) = (output := ARProfileNode.execute(tiny.tiny_model(), *numbers)).args
-    assert profile_of(model.model_options) == ARProfile("custom", *numbers)
+    numbers = {
+        "chunk_frames": 2,
+        "steps": 3,
+        "shift": 7.0,
+        "window_frames": 9,
+        "sink_frames": 2,
+        "sink_rope": "shifted",
+        "temporal_compression": 4,
+    }
+    (model,) = (output := ARProfileNode.execute(tiny.tiny_model(), **numbers)).args
+    assert profile_of(model.model_options) == ARProfile(name="custom", **numbers)
     assert output.ui["text"] == [
         "'custom': chunks of 2 latent frames, 3 steps, shift 7, window 9, sink 2."
     ]
-    (model,) = ARProfileNode.execute(tiny.tiny_model(), *numbers, first_chunk_steps=4).args
+    (model,) = ARProfileNode.execute(tiny.tiny_model(), **numbers, first_chunk_steps=4).args
     assert profile_of(model.model_options).first_chunk_steps == 4
     (model,) = (
-        output := ARProfileNode.execute(tiny.tiny_model(), *numbers, "Krea Realtime 14B")
+        output := ARProfileNode.execute(tiny.tiny_model(), **numbers, profile="Krea Realtime 14B")
     ).args
     assert (
         profile_of(model.model_options) == PROFILES["Krea Realtime 14B"]
@@ -292,7 +300,7 @@ def test_ar_profile_takes_the_numbers_or_a_row():
 def first_chunk_take(steps, first_chunk_steps, prefix=None, frames=4):
     """Latents and the time steps of all forwards, chunk by chunk."""
     profile, forwards, stats = (
-        ARProfile("few", chunk_frames=1, steps=steps, first_chunk_steps=first_chunk_steps),
+        ARProfile(name="few", chunk_frames=1, steps=steps, first_chunk_steps=first_chunk_steps),
         [],
         [],
     )
@@ -339,7 +347,7 @@ def test_a_take_of_more_steps_than_the_first_chunk_needs_is_left_alone():
 
 
 def test_the_first_chunk_steps_of_a_batch_item_are_its_own():
-    profile = ARProfile("few", chunk_frames=1, steps=1, first_chunk_steps=4)
+    profile = ARProfile(name="few", chunk_frames=1, steps=1, first_chunk_steps=4)
     model, noise = (
         with_profile(tiny.patch(tiny.tiny_model()), profile),
         tiny.noise_of(2, 4, 4, batch=2),

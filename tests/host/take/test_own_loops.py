@@ -174,7 +174,7 @@ def test_a_prompt_for_a_range_of_noise_levels_is_refused():
 def test_a_model_with_a_longer_first_chunk_is_refused():
     model = with_profile(
         tiny.patch(tiny.tiny_model(layers=2)),
-        ARProfile("few", chunk_frames=2, steps=2, first_chunk_steps=4),
+        ARProfile(name="few", chunk_frames=2, steps=2, first_chunk_steps=4),
     )
     with pytest.raises(ValueError, match="first chunk in 4 steps, and RollingForcing"):
         tiny.guide(

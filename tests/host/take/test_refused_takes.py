@@ -72,7 +72,7 @@ def test_a_control_of_the_wrong_length_is_refused():
 
 def test_a_missing_control_is_refused():
     model = with_profile(
-        tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile("needs one", needs_control=True)
+        tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile(name="needs one", needs_control=True)
     )
     with pytest.raises(ValueError, match="follows a camera and none is connected"):
         tiny.guide(model, tiny.ARVideoSampler(), tiny.noise_of(4, **tiny.SIZE))

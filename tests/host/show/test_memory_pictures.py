@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from keepsake.host.show.memory_map import (
-    STRIP,
+from keepsake.host.show.memory_pictures import (
+    STRIP_HEIGHT,
     film_of_memory,
     light_kept_tokens,
     memory_map_preview,
@@ -51,7 +51,7 @@ def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
     stats = take(KVPolicy(NOTHING_KEPT), tiny.noise_of(12, 7, 9))
     images, saved = torch.rand(stats.pixel_frames, 56, 72, 3), []
     monkeypatch.setattr(
-        "keepsake.host.show.memory_map.save_preview",
+        "keepsake.host.show.memory_pictures.save_preview",
         lambda image, node: saved.append(image) or [{"filename": f"{len(saved)}.png"}],
     )
     told = memory_map_preview(images, stats, 0.2, None)
@@ -73,7 +73,7 @@ def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
 def test_the_page_gets_the_last_chunk_that_could_read_each_token(monkeypatch):
     stats, saved = take(KVPolicy(SinkWindow(1, 5)), tiny.noise_of(9, 7, 9)), []
     monkeypatch.setattr(
-        "keepsake.host.show.memory_map.save_preview",
+        "keepsake.host.show.memory_pictures.save_preview",
         lambda image, node: saved.append(image) or [{}],
     )
     told = memory_map_preview(torch.rand(stats.pixel_frames, 56, 72, 3), stats, 0.2, None)
@@ -91,7 +91,7 @@ def test_the_page_gets_the_last_chunk_that_could_read_each_token(monkeypatch):
 def test_the_film_shows_each_chunks_memory():
     stats = take(KVPolicy(SinkWindow(1, 5)), tiny.noise_of(9, 8, 8))
     film = film_of_memory(torch.full((stats.pixel_frames, 64, 64, 3), 0.5), stats, 0.2)
-    assert film.shape == (5, 2 * 128 + STRIP, 8 * 128, 3)
+    assert film.shape == (5, 2 * 128 + STRIP_HEIGHT, 8 * 128, 3)
     pictures = (
         film[:, :256]
         .unflatten(1, (2, 128))
@@ -115,13 +115,13 @@ def test_head_groups_and_reads_have_rows_in_the_film():
     images = torch.rand(2 * 33, 64, 64, 3)
     assert film_of_memory(images, take(KVPolicy(heads), noise), 0.2).shape == (
         2 * 5,
-        2 * 128 + 2 * STRIP,
+        2 * 128 + 2 * STRIP_HEIGHT,
         8 * 128,
         3,
     )
     stats = take(KVPolicy(FullKV(), DirectedForcing(uniform_budget=4, active_from=6)), noise[:1])
     film = film_of_memory(images[:33], stats, 0.2)
-    assert film.shape == (5, 2 * 128 + 2 * STRIP, 8 * 128, 3)
+    assert film.shape == (5, 2 * 128 + 2 * STRIP_HEIGHT, 8 * 128, 3)
     last = film[-1, -1, MIDDLES, 0]
     assert (
         torch.allclose(
