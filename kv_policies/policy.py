@@ -49,10 +49,11 @@ class KVPolicy:
 
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats."""
-        return {
+        slots = {
             slot: {
                 "name": type(part).__name__,
                 **{f.name: getattr(part, f.name) for f in fields(part)},
             }
             for slot, part in vars(self).items()
         }
+        return {**slots, "retention": self.retention.describe()}

@@ -37,7 +37,8 @@ def share_of(stats: KVStats, policy: KVPolicy, geometry: Geometry, take: Take) -
             "not tell what share "
             f"{type(retention).__name__} will keep. {connect}."
         )
-    pairs = [(name, was.get(name), getattr(retention, name)) for name in retention.decisive]
+    now = retention.describe()
+    pairs = [(name, was.get(name), now[name]) for name in retention.decisive]
     pairs += [
         ("steps", stats.steps, take.steps),
         *((name, getattr(stats.geometry, name), getattr(geometry, name)) for name in MODEL),

@@ -68,14 +68,12 @@ args = common.start(
 )
 import json
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-import comfy.samplers
 import episodes as cmbench
 import torch
 from keepsake.demo import world
@@ -98,7 +96,6 @@ from keepsake.kv_policies import (
 from support.pack import ROOT
 
 STEPS = {"prefix": 8, "t2v": 4}
-PROBE_SIGMA = 0.90
 FILES = ROOT / "demo/heads"
 MAP = HeadMap.from_json((FILES / "kv_head_maps/demo_world.json").read_text(), "demo_world")
 TABLE = HeadTable.from_json((FILES / "kv_head_tables/demo_world.json").read_text(), "demo_world")
@@ -106,10 +103,10 @@ PRUNING = {
     "full": FullKV(),
     "sink_window": SinkWindow(3, 21),
     "decoprune": DeCoPrune(gamma=args.gamma),
-    "random": RandomPrune(gamma=args.gamma),
+    "random": RandomPrune(DeCoPrune(gamma=args.gamma)),
     "decoprune_hs": DeCoPruneHS(gamma=args.gamma, head_map=MAP),
-    "reverse": ReversePrune(gamma=args.gamma),
-    "temp_diff": TempDiffPrune(gamma=args.gamma),
+    "reverse": ReversePrune(DeCoPrune(gamma=args.gamma)),
+    "temp_diff": TempDiffPrune(DeCoPrune(gamma=args.gamma)),
 }
 QUICK = "full", "sink_window", "decoprune", "random"
 READING = {
@@ -156,17 +153,6 @@ def truth_of(number: int, member: int, context: int, new: int) -> torch.Tensor:
     return cmbench.decode(parts()[2], cmbench.drawn_latents(parts()[2], pair, member, pair.places))
 
 
-def policy_of(job: Job) -> KVPolicy:
-    policy = POLICIES[job.policy]
-    if not isinstance(policy.retention, DeCoPrune):
-        return policy
-    sigmas = comfy.samplers.calculate_sigmas(
-        parts()[0].get_model_object("model_sampling"), "simple", job.steps
-    ).tolist()
-    step = min(range(job.steps - 1), key=lambda step: abs(sigmas[step] - PROBE_SIGMA))
-    return replace(policy, retention=replace(policy.retention, probe_step=step))
-
-
 def take_of(job: Job, pair: cmbench.Pair, member: int):
     """One take: its returns and their truth, both `[N, 64, 128, 3]`, and its stats."""
     (model, clip, vae), drawn = parts(), job.mode == "prefix"
@@ -188,7 +174,7 @@ def take_of(job: Job, pair: cmbench.Pair, member: int):
         latent,
         seed=10000 * job.seed + 2 * job.pair + member,
         steps=job.steps,
-        policy=policy_of(job),
+        policy=POLICIES[job.policy],
         prefix=prefix,
         control=control,
     )

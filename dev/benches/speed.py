@@ -107,7 +107,7 @@ def continuation() -> list[dict]:
     whole = DeCoPrune.sink_chunks + DeCoPrune.dense_chunks
     keep = max(0.0, ((1 - PRUNE_RATIO) * chunks - whole) / (chunks - whole))
     compared = {
-        "decoprune": KVPolicy(DeCoPrune("target_keep", target_keep=keep)),
+        "decoprune": KVPolicy(DeCoPrune(mode="target_keep", target_keep=keep)),
         "sink_window": KVPolicy(SinkWindow(3, 21)),
         **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")},
     }[args.policy]

@@ -174,8 +174,11 @@ class Bank:
         self._held_position = self.position[:count].clone()
         self.store.hold(count)
 
-    def move(self, position: Tensor):
+    def move(self, position: Tensor, pairs: int | None = None):
         """Re-rotate the first rows to temporal positions, float64, as many as `position` has.
+
+        `pairs`: only so many temporal channel pairs, from the fastest on, are turned; the same at
+        every move of a bank. None: all.
 
         Held rows start from their originals, so that a sink which moves with every chunk gathers no
         rounding error; for the others each move rounds the key to its dtype once.
@@ -183,7 +186,7 @@ class Bank:
         if torch.equal(position, self.position[: len(position)]):
             return
         held = min(len(self._held_position), len(position))
-        frequencies = frequencies_of(self.geometry)
+        frequencies = frequencies_of(self.geometry)[:pairs]
         for rows, origin in (
             (slice(0, held), self._held_position),
             (slice(held, len(position)), self.position),

@@ -42,8 +42,8 @@ def turn_in_time(shift: Tensor, frequencies: Tensor, device: torch.device) -> tu
 
 
 def turn(k: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Keys `[B, S, H, D]` turned in time; the first channels of D are temporal, in adjacent pairs.
-    The product is taken in fp32.
+    """Keys `[B, S, H, D]` turned in time; the first channels of D are temporal, in adjacent pairs,
+    the fastest first, and as many pairs are turned as `cos` has. The product is taken in fp32.
 
     Rotations compose, so this equals rotating the bare key at the new place.
     """

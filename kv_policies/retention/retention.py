@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -25,18 +26,18 @@ class Probe(NamedTuple):
 
     @classmethod
     def noised(cls, x0: Tensor, sigma: float, seed: int) -> Probe:
-        """By noise of a generator of its own: the user's draws stay as they are."""
+        """With noise from a generator of its own: the noise of the user's seed stays the same."""
         noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(seed % 2**64)).to(x0)
         return cls((1 - sigma) * x0 + sigma * noise, sigma)
 
 
 class RetentionRun:
-    """The memory of one stream during one run. Every hook does nothing by default; each may call
+    """The retention of one stream during one run. Every hook does nothing by default; each may call
     `bank.keep`.
     """
 
     needs_queries = False  # True: `observe` is called with every step's queries
-    histogram: ScoreHistogram | None = None  # of the scores that it gave, for the stats
+    histogram: ScoreHistogram | None = None  # of the scores of this run, for the stats
     notes: tuple[str, ...] = ()  # what a user should know about this run
 
     def cut(self, cache: KVCache, chunk: Chunk):
@@ -51,7 +52,7 @@ class RetentionRun:
         """See a step's prediction, `[1, C, F, 2h, 2w]` normalised latents after guidance."""
 
     def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
-        """Ask for one more forward of the finished chunk, before its clean pass; it leaves no trace
+        """Ask for one more forward of the finished chunk, before its clean pass. It leaves nothing
         in the cache.
         """
 
@@ -59,26 +60,29 @@ class RetentionRun:
         """See that forward's prediction, `[1, C, F, 2h, 2w]`."""
 
     def before_clean(self, cache: KVCache, chunk: Chunk):
-        """Compact. The chunk's own rows are the tail of every bank and must stay."""
+        """Compact. The chunk's own rows are the last rows of every bank and must stay."""
 
     def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
-        """Score the finished chunk, `[1, C, F, 2h, 2w]`."""
+        """See the finished chunk, `[1, C, F, 2h, 2w]`, whose keys and values are history now."""
 
     def observe(self, layer: int, chunk: Chunk, step: int, q: Tensor, bank: Bank):
         """See a layer's rotated queries `[1, N, H, D]`."""
 
     def state(self) -> State:
-        """What this run must know between two chunks, beside its cache, so that a later run can go
-        on from there.
-        """
+        """What a later run needs, beside the cache, to go on after this chunk."""
         return {}
 
     def restore(self, state: State):
         """Take over what `state` gave; KVMemoryError where it cannot be that."""
 
 
+@dataclass(frozen=True)
 class Retention(ABC):
-    """Slot 1: what stays in the cache."""
+    """Slot 1: what stays in the cache. A frozen dataclass of parameters; `start` makes the object
+    that changes during a run.
+    """
+
+    # Every retention.
 
     @abstractmethod
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
@@ -92,6 +96,8 @@ class Retention(ABC):
         take.
         """
 
+    # For the other slots and for prompt changes: what the cache looks like.
+
     def full_frames(self, geometry: Geometry) -> int | None:
         """Latent frames in reach, the chunk in work included, with which the window counts as full;
         None when there is no window.
@@ -99,31 +105,60 @@ class Retention(ABC):
         return None
 
     def sink(self, geometry: Geometry) -> int:
-        """First latent frames of a shot that stay as they were written, whatever the prompt does."""
+        """First latent frames of a shot that are never evicted, nor computed anew by a recache."""
         return 0
 
     def moving_frames(self, take: Take) -> int:
-        """First latent frames whose keys are turned to other positions again and again."""
+        """First latent frames whose keys are re-rotated more than once: stored in fewer bits, each
+        time would round them anew.
+        """
         return 0
+
+    # For the estimate, which simulates a take without its picture.
 
     @property
     def by_content(self) -> bool:
         """Whether the number of tokens that stay depends on the picture."""
         return False
 
-    @property
-    def decisive(self) -> tuple[str, ...]:
-        """Names of the parameters that decide how much that is."""
-        return ()
-
     def at_share(self, share: float) -> Retention:
-        """The same for a dry run: of the tokens that the picture decides on this share stays, from
-        0 for none to 1 for all.
+        """A retention for the dry run: of each chunk's tokens that the picture decides on, `share`
+        (0 to 1) stays. Without `by_content` this retention itself.
         """
         return self
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        """So many tokens of a frame count as one where only sizes matter: of chunks of `lengths`
-        latent frames, multiples of it stay. 1: not known.
+        """Largest g for which the kept count of each chunk of `lengths` latent frames is always a
+        multiple of g tokens, and g divides a frame's tokens; the dry run then simulates one row for
+        every g tokens. 1 if unknown.
         """
         return 1
+
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        """With `by_content`, the names of the parameters that decide how many tokens stay: the
+        share that stayed in another take holds only for the same values.
+        """
+        return ()
+
+    # For the stats and for saved memories.
+
+    def describe(self) -> dict:
+        """Name and parameters."""
+        return {
+            "name": type(self).__name__,
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+        }
+
+    def completed(self, described: dict) -> dict:
+        """A description of this retention that an earlier version saved, completed by the defaults
+        of the parameters that came later.
+        """
+        defaults = {f.name: f.default for f in fields(self) if f.default is not MISSING}
+        return {**defaults, **described}
+
+
+def require_choice(name: str, value: str, choices: tuple[str, ...]):
+    """Raise ValueError when a parameter is none of its choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is '{value}'. Use one of: {', '.join(choices)}.")

@@ -119,10 +119,10 @@ def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, ta
 def test_the_range_is_reached(kind):
     """A threshold that nothing passes, and one that everything does."""
     for gamma, content in ((1e9, FORGOTTEN), (-1.0, KEPT)):
+        pruning = DeCoPrune(gamma=gamma)
+        retention = pruning if kind is DeCoPrune else kind(pruning)
         told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
-        assert untimed(need.row for need in told) == measured(
-            KVPolicy(kind(gamma=gamma)), frames=14
-        )
+        assert untimed(need.row for need in told) == measured(KVPolicy(retention), frames=14)
 
 
 @pytest.mark.parametrize(

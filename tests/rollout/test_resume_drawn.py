@@ -13,6 +13,7 @@ from keepsake.kv_policies import (
     DeCoPruneHS,
     DirectedForcing,
     FlashForward,
+    FullKV,
     HeadMap,
     HeadTable,
     KVPolicy,
@@ -22,7 +23,9 @@ from keepsake.kv_policies import (
     SinkWindow,
     Storage,
 )
-from keepsake.kv_policies.retention.decoprune import MODES, REINDEX
+from keepsake.kv_policies.retention.decoprune import MODES
+from keepsake.kv_policies.retention.pruning_controls import PruneControl
+from keepsake.kv_policies.retention.reindex import BANDS, REINDEX
 from keepsake.kv_policies.retention.scores import SCORES
 
 from .test_resume import compare, draw_take
@@ -33,7 +36,7 @@ def draw_retention(draw):
     if kind is SinkWindow:
         sink = draw.randint(0, 4)
         return kind(sink, sink + draw.randint(1, 6), draw.choice(["absolute", "shifted"]))
-    if not issubclass(kind, DeCoPrune):
+    if kind is FullKV:
         return kind()
     length = draw.randint(2, 9)
     more = {
@@ -41,7 +44,7 @@ def draw_retention(draw):
         "static_sink_frames": draw.randint(0, 3),
         "static_recent_frames": draw.randint(1, 4),
     }
-    return kind(
+    parameters = dict(
         mode=draw.choice(MODES),
         gamma=10 ** draw.uniform(-2, 1),
         target_keep=draw.random(),
@@ -54,8 +57,11 @@ def draw_retention(draw):
         virtual_length=length,
         reindex_recent=draw.randint(0, length - 1),
         most_frames=draw.choice([0, 0, 3, 6]),
-        **more if kind is DeCoPruneHS else {},
+        reindex_bands=draw.choice(BANDS),
     )
+    if issubclass(kind, PruneControl):
+        return kind(DeCoPrune(**parameters))
+    return kind(**parameters, **more if kind is DeCoPruneHS else {})
 
 
 def draw_selection(draw):

@@ -121,7 +121,7 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
 def test_controls_prune_as_much_of_a_real_take():
     noise = tiny.noise_of(15)
     assert (
-        take(RandomPrune(**HALF), noise)[1].prune_ratio
+        take(RandomPrune(DeCoPrune(**HALF)), noise)[1].prune_ratio
         == take(DeCoPrune(**HALF), noise)[1].prune_ratio
     )
 

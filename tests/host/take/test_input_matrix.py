@@ -15,8 +15,11 @@ from keepsake.kv_policies import (
     HeadMap,
     Hierarchical,
     KVPolicy,
+    RandomPrune,
+    ReversePrune,
     RollingForcing,
     SinkWindow,
+    TempDiffPrune,
 )
 from support import tiny
 
@@ -29,7 +32,10 @@ PRUNING = dict(
     virtual_length=6,
     reindex_recent=3,
 )
+CONTROLS = (RandomPrune, ReversePrune, TempDiffPrune)
 PARAMETERS = {
+    **dict.fromkeys(CONTROLS, dict(of=DeCoPrune(**PRUNING))),
+    DeCoPrune: PRUNING,
     SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
     DeCoPruneHS: dict(
         **PRUNING,
@@ -39,12 +45,7 @@ PARAMETERS = {
     ),
 }
 POLICIES = {
-    **{
-        kind.__name__: KVPolicy(
-            kind(**PARAMETERS.get(kind, PRUNING if issubclass(kind, DeCoPrune) else {}))
-        )
-        for kind in RETENTIONS
-    },
+    **{kind.__name__: KVPolicy(kind(**PARAMETERS.get(kind, {}))) for kind in RETENTIONS},
     "DirectedForcing": KVPolicy(
         DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)
     ),

@@ -66,7 +66,7 @@ def test_temporal_difference_keeps_the_tokens_whose_keys_turned_at_layer_1():
 
 def test_where_the_frame_before_was_pruned_a_chunks_first_frame_is_worth_what_its_second_is():
     made, _ = script(
-        TempDiffPrune(dense_chunks=1), 10, 2, wrong=[25], on_keys=turned(zero=33, one=33)
+        TempDiffPrune(DeCoPrune(dense_chunks=1)), 10, 2, wrong=[25], on_keys=turned(zero=33, one=33)
     )
     assert kept(made, 2) == [27]  # frame 4, the cell that turned in frame 5
 
@@ -80,16 +80,13 @@ def test_the_blocks_of_a_large_picture_are_a_6x13_grid():
         cache.reserve(Chunk(frame, frame, 1))
         cache.banks[0].write(0, *[k.flatten(1, 2)] * 2)
         cache.commit()
-    ranks = (
-        TempDiffPrune()
-        .start(geometry, Take(2, 0, (1.0, 0.0), 0))
-        .ranks(cache, Chunk(1, 1, 1), torch.zeros(12 * 26))
-    )
+    run = TempDiffPrune().start(geometry, Take(2, 0, (1.0, 0.0), 0))
+    ranks = TempDiffPrune().rank(run, cache, Chunk(1, 1, 1), torch.zeros(12 * 26))
     assert (ranks.view(12, 26) > 0.1).nonzero().tolist() == [[2, 4], [2, 5], [3, 4], [3, 5]]
 
 
 def test_only_plain_decoprune_has_a_control():
-    assert control_of(DeCoPrune(gamma=0.3), "reverse") == ReversePrune(gamma=0.3)
+    assert control_of(DeCoPrune(gamma=0.3), "reverse") == ReversePrune(DeCoPrune(gamma=0.3))
     with pytest.raises(ValueError, match="got the policy SinkWindow and matches DeCoPrune alone"):
         control_of(SinkWindow(), "random")
 

@@ -1,0 +1,274 @@
+"""Drop tokens of the past by rank: what all methods that prune tokens share.
+
+A method is a `TokenPrune` with its parameters and a `TokenPruneRun` whose `rank` says how much each
+token of a finished chunk is worth. The base keeps the sink and the latest chunks whole, holds each
+chunk's mask until the chunk is old enough, bounds the cache, re-indexes, and plans the banks.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..cache.cache import KVCache
+from ..state import State, count_of, counts_of
+from ..take import BankPlan, Chunk, Geometry, Take
+from .prune_records import PruneRecords
+from .reindex import BANDS, REINDEX, Reindex
+from .retention import Retention, RetentionRun, require_choice
+from .scores import ScoreHistogram, count_of_share, highest_share
+
+# By content a bank begins with room for so many chunks of kept tokens, and grows by a quarter.
+CHUNKS_AT_FIRST = 2
+# Where chunks are protected, so many chunks of one frame count as one chunk: as much picture as
+# chunk-wise models keep.
+FRAME_WISE_UNIT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPrune(Retention):
+    """Keep the first `sink_chunks` and the latest `dense_chunks` chunks whole, and of each chunk
+    between them the tokens that the method chooses, for all layers and heads alike.
+
+    target_keep: share of each chunk that stays, where the method has no keep rule of its own.
+    reindex, virtual_length, reindex_recent, reindex_bands: see `reindex.Reindex`.
+    most_frames: the chunks before the dense ones hold at most the tokens of so many latent frames,
+        sink included; the tokens with the lowest ranks leave first. 0: no bound.
+    """
+
+    target_keep: float = 0.15
+    dense_chunks: int = 2
+    sink_chunks: int = 1
+    reindex: str = "auto"
+    virtual_length: int = 17  # latent frames
+    reindex_recent: int = 8  # latent frames
+    most_frames: int = 0
+    reindex_bands: str = "all"
+
+    def __post_init__(self):
+        require_choice("reindex", self.reindex, REINDEX)
+        require_choice("reindex_bands", self.reindex_bands, BANDS)
+        if math.isnan(self.target_keep):
+            raise ValueError(f"target_keep is {self.target_keep}. Use a number from 0 to 1.")
+        if self.dense_chunks < 1:
+            raise ValueError(
+                f"dense_chunks is {self.dense_chunks}. At least the chunk just finished must stay "
+                "whole: use 1 or more."
+            )
+        for name in ("sink_chunks", "most_frames"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}. Use at least 0.")
+        if not 0 <= self.reindex_recent < self.virtual_length:
+            raise ValueError(
+                f"reindex_recent is {self.reindex_recent} and virtual_length "
+                f"{self.virtual_length}: the latest frames keep their places inside the virtual "
+                "length. Use a reindex_recent below virtual_length."
+            )
+
+    def check(self, geometry: Geometry, take: Take):
+        sink = self.sink(geometry)
+        if 0 < self.most_frames < sink:
+            raise ValueError(
+                f"most_frames is {self.most_frames}, and the first {sink} latent frames stay whole "
+                f"(sink_chunks {self.sink_chunks}). Use at least {sink}, fewer sink_chunks, or 0 "
+                "for no bound."
+            )
+
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        # 1. What is whole: sink, dense chunks and the chunk in work.
+        chunk, unit = geometry.chunk_frames, unit_of(geometry)
+        whole = ((self.sink_chunks + self.dense_chunks) * unit + 1) * chunk
+
+        # 2. What stays of the rest.
+        if self.by_content:
+            kept = CHUNKS_AT_FIRST * chunk
+        else:
+            kept = math.ceil(self.target_keep * take.total_frames)
+
+        # 3. With a bound: beside it the dense chunks, the chunk in work, and, until it is pruned,
+        #    the chunk that has just left the dense ones.
+        most = take.total_frames
+        if self.most_frames:
+            most = min(most, self.most_frames + (self.dense_chunks * unit + 1) * chunk)
+        return [BankPlan(min(most, whole + kept), most)]
+
+    @abstractmethod
+    def start(self, geometry: Geometry, take: Take) -> TokenPruneRun: ...
+
+    def sink(self, geometry: Geometry) -> int:
+        return self.sink_chunks * unit_of(geometry) * geometry.chunk_frames
+
+    def moving_frames(self, take: Take) -> int:
+        return take.total_frames if self.reindex == "periodic" else 0
+
+    def at_share(self, share: float) -> Retention:
+        return AtShare(self, share) if self.by_content else self
+
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return 1 if self.by_content else grain_of_share(self.target_keep, geometry, lengths)
+
+
+def unit_of(geometry: Geometry) -> int:
+    """Chunks that count as one where chunks are protected."""
+    return FRAME_WISE_UNIT if geometry.chunk_frames == 1 else 1
+
+
+def grain_of_share(share: float, geometry: Geometry, lengths: set[int]) -> int:
+    """See `Retention.grain`, where a share of each chunk stays."""
+    tokens = geometry.tokens_per_frame
+    return math.gcd(tokens, *(count_of_share(share, frames * tokens) for frames in lengths))
+
+
+class TokenPruneRun(RetentionRun, ABC):
+    """A method overrides `rank` and, where a share of each chunk is not its rule, `keep`."""
+
+    def __init__(self, policy: TokenPrune, geometry: Geometry, take: Take):
+        self.policy = policy
+        self.geometry = geometry
+        self.take = take
+        unit = unit_of(geometry)
+        self.sink = policy.sink_chunks * unit  # chunks
+        self.records = PruneRecords(policy.dense_chunks * unit, policy.most_frames, geometry, take)
+        self.reindex = Reindex(
+            policy.reindex, policy.virtual_length, policy.reindex_recent, policy.reindex_bands, take
+        )
+        self.first_chunk = 0  # of this shot
+        self.histogram = ScoreHistogram(type(policy).__name__, None)
+        self.choose: Choose = self.own_choice
+
+    # The method.
+
+    @abstractmethod
+    def rank(self, cache: KVCache, chunk: Chunk, x0: Tensor) -> Tensor | None:
+        """How much each token of the finished chunk `x0` `[1, C, F, 2h, 2w]` is worth keeping, CPU
+        `[F * h * w]` in token order; the higher ones stay. None: the whole chunk stays.
+        """
+
+    def keep(self, ranks: Tensor) -> Tensor:
+        """Which of a chunk's tokens stay, bool like `ranks` `[F * h * w]`."""
+        return highest_share(ranks, self.policy.target_keep)
+
+    # What all methods share.
+
+    def own_choice(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens that stay, and the ranks by which tokens leave under a bound."""
+        return self.keep(ranks), ranks
+
+    def is_sink(self, chunk: Chunk) -> bool:
+        return chunk.index - self.first_chunk < self.sink
+
+    def cut(self, cache: KVCache, chunk: Chunk):
+        super().cut(cache, chunk)
+        self.records.clear()
+        self.reindex.cut(chunk)
+        self.first_chunk = chunk.index
+
+    def begin_chunk(self, cache: KVCache, chunk: Chunk):
+        self.reindex.begin_chunk(cache, chunk)
+
+    def before_clean(self, cache: KVCache, chunk: Chunk):
+        self.records.apply(cache.banks[0], chunk)
+
+    def after_clean(self, cache: KVCache, chunk: Chunk, x0: Tensor):
+        if self.is_sink(chunk):
+            return
+        ranks = self.rank(cache, chunk, x0)
+        if ranks is None:
+            self.records.add_whole(chunk)
+            return
+        keep, ranks_in_bound = self.choose(cache, chunk, ranks)
+        self.histogram.add(ranks, keep)
+        self.records.add(chunk, keep, ranks_in_bound)
+
+    def state(self) -> State:
+        return {
+            **self.records.state(),
+            "reindexed_at": self.reindex.at,
+            "first_chunk": self.first_chunk,
+            "scores": list(self.histogram.counts),
+            "kept": self.histogram.kept,
+        }
+
+    def restore(self, state: State):
+        frames = self.take.total_frames
+        self.records.restore(state)
+        self.reindex.at = count_of(state, "reindexed_at", frames)
+        self.first_chunk = count_of(state, "first_chunk", frames)
+        self.histogram.counts = counts_of(state, "scores", 2**63, len(self.histogram.counts))
+        self.histogram.kept = count_of(state, "kept", sum(self.histogram.counts))
+
+
+Choose = Callable[[KVCache, Chunk, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class OtherChoice(Retention):
+    """A token-pruning policy, `of`, whose choice of tokens is replaced by `choose`; all else is as
+    there.
+    """
+
+    of: TokenPrune
+
+    @abstractmethod
+    def choose(
+        self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """In place of `TokenPruneRun.own_choice`; `run` is the method's, and `ranks` its ranks."""
+
+    def start(self, geometry: Geometry, take: Take) -> TokenPruneRun:
+        run = self.of.start(geometry, take)
+        run.choose = lambda cache, chunk, ranks: self.choose(run, cache, chunk, ranks)
+        return run
+
+    def check(self, geometry: Geometry, take: Take):
+        self.of.check(geometry, take)
+
+    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
+        return self.of.banks(geometry, take)
+
+    def sink(self, geometry: Geometry) -> int:
+        return self.of.sink(geometry)
+
+    def moving_frames(self, take: Take) -> int:
+        return self.of.moving_frames(take)
+
+    @property
+    def by_content(self) -> bool:
+        return self.of.by_content
+
+    @property
+    def decisive(self) -> tuple[str, ...]:
+        return self.of.decisive
+
+    def at_share(self, share: float) -> Retention:
+        return AtShare(self, share) if self.by_content else self
+
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return self.of.grain(geometry, lengths)
+
+    def describe(self) -> dict:
+        return {**self.of.describe(), "name": type(self).__name__}
+
+    def completed(self, described: dict) -> dict:
+        return self.of.completed(described)
+
+
+@dataclass(frozen=True)
+class AtShare(OtherChoice):
+    """For the dry run of a policy whose choice depends on the picture: `share` of each chunk stays,
+    whichever tokens.
+    """
+
+    share: float
+
+    def choose(
+        self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return highest_share(ranks, self.share), ranks
+
+    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
+        return grain_of_share(self.share, geometry, lengths)
