@@ -57,3 +57,12 @@ class KVPolicy:
             for slot, part in vars(self).items()
         }
         return {**slots, "retention": self.retention.describe()}
+
+    def completed(self, described: dict) -> dict:
+        """A policy's description that an earlier version saved, completed by the defaults of the
+        retention's parameters that came later.
+        """
+        retention = described.get("retention") if isinstance(described, dict) else None
+        if not isinstance(retention, dict):
+            return described
+        return {**described, "retention": self.retention.completed(retention)}

@@ -21,7 +21,7 @@ from . import (
 
 FILES = (
     model,
-    policies,
+    *policies.FILES,
     schedules,
     heads,
     sampler,

@@ -31,20 +31,20 @@ class KVStorageNode(io.ComfyNode):
                 io.Combo.Input(
                     "dtype",
                     options=list(DTYPES),
-                    default="int8",
+                    default=KVStorage.dtype,
                     tooltip="How tokens are held that are no longer among the latest. int8 is the "
                     "most exact of the small ones, int4 the smallest; model: the model's own.",
                 ),
                 io.Int.Input(
                     "full_chunks",
-                    default=2,
+                    default=KVStorage.full_chunks,
                     min=1,
                     max=1024,
                     tooltip="Latest chunks that stay in the model's dtype.",
                 ),
                 io.Int.Input(
                     "sink_frames",
-                    default=3,
+                    default=KVStorage.sink_frames,
                     min=0,
                     max=1024,
                     tooltip="First latent frames that stay in the model's dtype.",
@@ -53,7 +53,7 @@ class KVStorageNode(io.ComfyNode):
                 io.Combo.Input(
                     "device",
                     options=list(DEVICES),
-                    default="model",
+                    default=KVStorage.device,
                     optional=True,
                     tooltip="Where history is held. cpu: in main memory, with dtype model; "
                     "each layer's is copied to the device while the layer before it works.",

@@ -150,9 +150,10 @@ def check_memory(
     dtype: torch.dtype,
 ) -> tuple[str, ...]:
     """Refuse a memory of another take, in a sentence; return what should be told of this one."""
+    saved = {**memory.about, "policy": policy.completed(memory.about.get("policy"))}
     for key, (what, advice) in SAME.items():
-        if memory.about.get(key) != about[key]:
-            was, now = _differing(memory.about.get(key), about[key])
+        if saved.get(key) != about[key]:
+            was, now = _differing(saved.get(key), about[key])
             raise KVMemoryError(
                 f"The KV memory was saved with {what.format(was)}, and this take has {now}. "
                 f"{advice}"

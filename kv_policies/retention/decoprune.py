@@ -10,12 +10,16 @@ from torch import Tensor
 from ..cache.cache import KVCache
 from ..state import State
 from ..take import Chunk, Geometry, Take
-from .keep_rules import KEEP_RULES
+from .keep_rules import TargetKeep, Threshold
 from .probe_step import PROBE_SIGMA, probe_step_of
 from .retention import Probe, require_choice
 from .scores import SCORES, ScoreHistogram, best_of_each_block, token_scores
 from .token_prune import TokenPrune, TokenPruneRun
 
+KEEP_RULES = {  # by mode: the rule of a run
+    "threshold": lambda policy: Threshold(policy.gamma),
+    "target_keep": lambda policy: TargetKeep(policy.target_keep),
+}
 MODES = tuple(KEEP_RULES)
 
 

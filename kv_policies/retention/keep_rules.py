@@ -1,17 +1,11 @@
 """DeCoPrune's modes: from a chunk's scores to the tokens that stay."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ..state import State
 from .scores import highest_share
-
-if TYPE_CHECKING:
-    from .decoprune import DeCoPrune
 
 
 class KeepRule(ABC):
@@ -20,9 +14,6 @@ class KeepRule(ABC):
     """
 
     threshold: float | None = None  # for the stats; None: the rule has none
-
-    def __init__(self, policy: DeCoPrune):
-        self.policy = policy
 
     @abstractmethod
     def keep(self, scores: Tensor, floor: Tensor) -> Tensor:
@@ -36,23 +27,20 @@ class KeepRule(ABC):
 
 
 class Threshold(KeepRule):
-    """The paper's: a token stays when its score is above `gamma`."""
+    """The paper's: a token stays when its score is above `threshold`."""
 
-    def __init__(self, policy: DeCoPrune):
-        super().__init__(policy)
-        self.threshold = policy.gamma
+    def __init__(self, threshold: float):
+        self.threshold = threshold
 
     def keep(self, scores: Tensor, floor: Tensor) -> Tensor:
-        return (scores > self.policy.gamma) | floor
+        return (scores > self.threshold) | floor
 
 
 class TargetKeep(KeepRule):
-    """Ours: the share `target_keep` of each chunk stays, the tokens of the floor and then the
-    highest scores.
-    """
+    """Ours: a share of each chunk stays, the tokens of the floor and then the highest scores."""
+
+    def __init__(self, share: float):
+        self.share = share
 
     def keep(self, scores: Tensor, floor: Tensor) -> Tensor:
-        return highest_share(scores, self.policy.target_keep, floor)
-
-
-KEEP_RULES = {"threshold": Threshold, "target_keep": TargetKeep}
+        return highest_share(scores, self.share, floor)

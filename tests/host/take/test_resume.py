@@ -22,6 +22,7 @@ from keepsake.kv_policies import (
     KVMemoryError,
     KVPolicy,
     KVStorage,
+    RandomPrune,
     RollingForcing,
     SinkWindow,
 )
@@ -250,6 +251,20 @@ def test_a_memory_of_another_take_is_refused_before_sampling(model, tmp_path, ch
     _, memory = saved(model, tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match=match):
         make(model, memory=memory, callback=lambda *a: pytest.fail("sampled"), **change)
+
+
+@pytest.mark.parametrize("of", [DeCoPrune, RandomPrune], ids=lambda kind: kind.__name__)
+def test_a_memory_from_before_a_parameter_came_goes_on_with_its_default(model, tmp_path, of):
+    def policy(**parameters):
+        pruning = DeCoPrune(gamma=0.5, **parameters)
+        return KVPolicy(pruning if of is DeCoPrune else of(pruning))
+
+    whole, _ = make(model, policy())
+    _, memory = saved(model, tmp_path / "m.safetensors", policy=policy())
+    assert memory.about["policy"]["retention"].pop("reindex_bands") == "all"
+    assert torch.equal(make(model, policy(), memory=memory)[0]["samples"], whole["samples"])
+    with pytest.raises(KVMemoryError, match="reindex_bands all, and .* reindex_bands fast"):
+        make(model, policy(reindex_bands="fast"), memory=memory)
 
 
 def test_of_the_same_policy_only_the_values_that_differ_are_told(model, tmp_path):

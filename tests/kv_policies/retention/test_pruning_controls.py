@@ -9,6 +9,7 @@ from keepsake.kv_policies import (
     Chunk,
     DeCoPrune,
     KVCache,
+    KVPolicy,
     RandomPrune,
     ReversePrune,
     SinkWindow,
@@ -83,6 +84,16 @@ def test_the_blocks_of_a_large_picture_are_a_6x13_grid():
     run = TempDiffPrune().start(geometry, Take(2, 0, (1.0, 0.0), 0))
     ranks = TempDiffPrune().rank(run, cache, Chunk(1, 1, 1), torch.zeros(12 * 26))
     assert (ranks.view(12, 26) > 0.1).nonzero().tolist() == [[2, 4], [2, 5], [3, 4], [3, 5]]
+
+
+def test_a_control_is_described_as_it_was_before_it_held_its_decoprune():
+    """Saved memories compare it."""
+    described = KVPolicy(RandomPrune(DeCoPrune(gamma=0.3))).describe()["retention"]
+    assert (described["name"], described["gamma"], described["mode"]) == (
+        "RandomPrune",
+        0.3,
+        "threshold",
+    )
 
 
 def test_only_plain_decoprune_has_a_control():

@@ -1,0 +1,167 @@
+"""The node of DeCoPrune and, with a head map, DeCoPrune-HS."""
+
+from comfy_api.latest import io
+
+from ...kv_policies import DeCoPrune, DeCoPruneHS
+from ...kv_policies.retention.decoprune import MODES
+from ...kv_policies.retention.reindex import BANDS, REINDEX
+from ...kv_policies.retention.scores import SCORES
+from ..constants import accepts
+from ..sockets import CATEGORY, HeadMapSocket, KVPolicySocket, fill, policy_input
+
+
+class PolicyDeCoPrune(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="KeepsakePolicyDeCoPrune",
+            display_name="KV Policy: DeCoPrune",
+            category=CATEGORY,
+            description="Keeps the tokens that could not have been predicted: about a seventh of "
+            "the past in the paper (gamma 0.10, LingBot-World v2), about a tenth in the demo world "
+            "(gamma 0.02). With a head map, in the heads that look far.",
+            search_aliases=[
+                "denoising-consistency pruning",
+                "token pruning",
+                "KV cache compression",
+                "DeCoPrune-HS",
+                "RoPE re-index",
+            ],
+            inputs=[
+                io.Combo.Input(
+                    "mode",
+                    options=list(MODES),
+                    default=DeCoPrune.mode,
+                    tooltip="threshold: keep what scores above gamma (the paper's rule). "
+                    "target_keep: keep the best share of each chunk (ours).",
+                ),
+                io.Float.Input(
+                    "gamma",
+                    default=DeCoPrune.gamma,
+                    min=0.0,
+                    max=100.0,
+                    step=0.001,
+                    round=0.0001,
+                    tooltip="Score above which a token stays. The report of KV Memory Stats shows "
+                    "where the scores lie.",
+                ),
+                io.Float.Input(
+                    "target_keep",
+                    default=DeCoPrune.target_keep,
+                    min=0.0,
+                    max=1.0,
+                    step=0.01,
+                    tooltip="Share of each chunk that stays, in mode target_keep.",
+                ),
+                io.Int.Input(
+                    "probe_step",
+                    default=DeCoPrune.probe_step,
+                    min=-1,
+                    max=99,
+                    tooltip="Step (from 0) whose prediction is compared with the finished chunk. "
+                    "-1: step 2 of 4 where its sigma is 0.80 to 0.95, else the one with sigma "
+                    "nearest 0.90; the report names it.",
+                ),
+                io.Combo.Input(
+                    "score",
+                    options=list(SCORES),
+                    default=DeCoPrune.score,
+                    tooltip="How prediction and result are compared, per token. mse is the "
+                    "paper's.",
+                ),
+                io.Int.Input(
+                    "dense_chunks",
+                    default=DeCoPrune.dense_chunks,
+                    min=1,
+                    max=1024,
+                    tooltip="Latest chunks that stay whole; frame-wise models count 3 frames as "
+                    "one.",
+                ),
+                io.Int.Input(
+                    "sink_chunks",
+                    default=DeCoPrune.sink_chunks,
+                    min=0,
+                    max=1024,
+                    tooltip="First chunks that stay whole; frame-wise models count 3 frames as "
+                    "one.",
+                ),
+                io.Int.Input(
+                    "min_keep_per_block",
+                    default=DeCoPrune.min_keep_per_block,
+                    min=0,
+                    max=16,
+                    tooltip="Tokens that stay of every 4x4 in a frame, at least. 0 is the paper's.",
+                ),
+                io.Float.Input(
+                    "floor_threshold",
+                    default=DeCoPrune.floor_threshold,
+                    min=0.0,
+                    max=100.0,
+                    step=0.001,
+                    round=0.0001,
+                    tooltip="min_keep_per_block leaves a block alone when none of its tokens "
+                    "scores above this.",
+                ),
+                io.Combo.Input(
+                    "reindex",
+                    options=list(REINDEX),
+                    default=DeCoPrune.reindex,
+                    tooltip="auto: squeeze the places in time of given frames once, where new "
+                    "ones begin. "
+                    "periodic (ours): do so again as the take grows.",
+                ),
+                io.Int.Input(
+                    "virtual_length",
+                    default=DeCoPrune.virtual_length,
+                    min=1,
+                    max=4096,
+                    tooltip="Latent frames into which the re-index squeezes the past.",
+                ),
+                io.Int.Input(
+                    "reindex_recent",
+                    default=DeCoPrune.reindex_recent,
+                    min=0,
+                    max=4096,
+                    tooltip="Latest of these, which keep their places.",
+                ),
+                policy_input(),
+                HeadMapSocket.Input(
+                    "head_map",
+                    optional=True,
+                    tooltip="Static heads then hold only the first 4 and the latest 4 latent "
+                    "frames (DeCoPrune-HS).",
+                ),
+                io.Int.Input(
+                    "most_frames",
+                    default=DeCoPrune.most_frames,
+                    min=0,
+                    max=1048576,
+                    optional=True,
+                    tooltip="Bound for endless takes (ours): so many latent frames' worth of "
+                    "tokens stay before the dense chunks, "
+                    "and what scored lowest leaves first. 0: no bound.",
+                ),
+                io.Combo.Input(
+                    "reindex_bands",
+                    options=list(BANDS),
+                    default=DeCoPrune.reindex_bands,
+                    optional=True,
+                    tooltip="Which of a key's turns in time the re-index changes: all, or the "
+                    "faster half (the authors' fast_bands).",
+                ),
+            ],
+            outputs=[KVPolicySocket.Output(display_name="kv_policy")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, virtual_length=None, reindex_recent=None):
+        return accepts(cls, DeCoPrune, virtual_length=virtual_length, reindex_recent=reindex_recent)
+
+    @classmethod
+    def execute(cls, kv_policy=None, head_map=None, **parameters):
+        return fill(
+            kv_policy,
+            retention=DeCoPruneHS(**parameters, head_map=head_map)
+            if head_map
+            else DeCoPrune(**parameters),
+        )
