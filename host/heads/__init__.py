@@ -1,1 +1,1 @@
-"""What is known of a model's heads: head maps and head tables, measured and read."""
+"""Head maps and head tables of a model: measured, written and read."""

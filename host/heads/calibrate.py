@@ -174,16 +174,16 @@ def calibrate_heads(
 
     # 3. A take for each of the other heads.
     normalised = model.model.process_latent_in
+
+    def damage(silenced: Tensor) -> float:
+        if score_models is not None:
+            return score_models.loss(silenced)
+        return float((normalised(silenced) - normalised(untouched)).square().mean())
+
     bar = comfy.utils.ProgressBar(len(heads))
     for layer, head in heads:
         if (layer, head) not in saved.scores:
-            silenced = make_take(MaskedHead(layer, head))
-            if score_models is None:
-                drift = normalised(silenced) - normalised(untouched)
-                score = float(drift.square().mean())
-            else:
-                score = score_models.loss(silenced)
-            saved.add(layer, head, score)
+            saved.add(layer, head, damage(make_take(MaskedHead(layer, head))))
         bar.update_absolute(len(saved.scores))
 
     # 4. The table.

@@ -1,5 +1,5 @@
-"""In-flight history and clean anchors: no forward that only updates a cache (FlashForward, arXiv
-2609.32540).
+"""In-flight history and clean anchors: each block of anchors has a clean pass, the chunks have none
+(FlashForward, arXiv 2609.32540).
 """
 
 from __future__ import annotations
