@@ -22,12 +22,13 @@ pairs.
 prune_ratio is that of the continuation, so is `speedup` (FullKV's seconds over the policy's; at
 this size attention is a small part of the work, and `dev/bench speed --policy decoprune` has the
 figure that matters). In t2v a chunk takes 4 steps instead of the profile's 8, for time; DeCoPrune
-scores the step whose sigma is nearest .90 (step 1 of 4: 1, .90, .75, .50; step 2 of 8). DeCoPrune's
-threshold is .02 and not the paper's .10, which belongs to another model's latents: this world's
-scores fall into two humps, what the model knew (around .001) and what it could not know (around
-.5), with a valley at .02; the .10 cuts into the second. The model runs in bfloat16, which halves
-the time on a CPU. Head map and head table are the shipped ones; the table is a proxy, measured by
-drift of the latents (`x0_drift`) and not by the paper's Distribution Matching loss.
+scores the step whose sigma is nearest .90, the node's default (step 1 of 4: 1, .90, .75, .50; step
+2 of 8). DeCoPrune's threshold is .02 and not the paper's .10, which belongs to another model's
+latents: this world's scores fall into two humps, what the model knew (around .001) and what it
+could not know (around .5), with a valley at .02; the .10 cuts into the second. The model runs in
+bfloat16, which halves the time on a CPU. Head map and head table are the shipped ones; the table is
+a proxy, measured by drift of the latents (`x0_drift`) and not by the paper's Distribution Matching
+loss.
 
 By default the retention policies run. Also by name: `full_reindexed` keeps everything and squeezes
 the context's positions where the continuation begins, as DeCoPrune does; `fp8`, `int8` and `int4`
