@@ -5,6 +5,7 @@ and nothing else.
 from .cache.bank import Bank
 from .cache.cache import KVCache
 from .cache.pages import BankPages, Pages
+from .cache.view import View
 from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
@@ -19,14 +20,26 @@ from .schedule.context_recompute import ContextRecompute
 from .schedule.flash_forward import FlashForward
 from .schedule.hierarchical import Hierarchical
 from .schedule.rolling_forcing import RollingForcing
-from .schedule.schedule import Schedule
+from .schedule.schedule import Schedule, Stage
 from .selection.directed_forcing import DirectedForcing
 from .selection.head_table import HeadTable
 from .selection.selection import Attention, ReadAll, Selection, SelectionRun
 from .state import KVMemoryError, State
 from .storage.kv_storage import KVStorage
 from .storage.storage import Storage
-from .take import HISTORY, SWITCHES, BankPlan, Chunk, Forward, Geometry, Switch, Take
+from .take import (
+    HISTORY,
+    SWITCHES,
+    BankPlan,
+    Chunk,
+    Cue,
+    Forward,
+    Geometry,
+    Read,
+    Span,
+    Switch,
+    Take,
+)
 
 RETENTIONS = (  # what tests iterate over
     FullKV,
@@ -38,4 +51,5 @@ RETENTIONS = (  # what tests iterate over
     TempDiffPrune,
 )
 SELECTIONS = (ReadAll, DirectedForcing)
+SCHEDULES = (CleanPass, FlashForward, Hierarchical, RollingForcing, ContextRecompute)
 STORAGES = (Storage, KVStorage)

@@ -1,7 +1,8 @@
-"""What a KV policy is: four slots of frozen parameters. Each makes, for one sampling run, the
-object that may change.
+"""A KV policy: four slots of frozen parameters. Each slot starts, for one sampling run, the object
+that may change.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from .retention.full import FullKV
@@ -12,51 +13,67 @@ from .selection.selection import ReadAll, Selection
 from .storage.storage import Storage
 from .take import Geometry, Take
 
+SLOTS = ("retention", "selection", "schedule", "storage")
+
 
 @dataclass(frozen=True)
 class KVPolicy:
-    """Four slots. Nodes hand a policy on with one of them changed, so graphs read left to right."""
+    """Four slots. Nodes hand a policy on with one of them changed, so graphs read left to right.
+
+    `models` holds the host's MODEL of each role of the schedule that does not run on the sampler's
+    own MODEL. It is no parameter: two policies that differ in it alone are equal.
+    """
 
     retention: Retention = field(default_factory=FullKV)
     selection: Selection = field(default_factory=ReadAll)
     schedule: Schedule = field(default_factory=CleanPass)
     storage: Storage = field(default_factory=Storage)
-
-    def require_plain(self, schedule: Schedule):
-        """Raise ValueError when another slot is filled beside a schedule that keeps a history of
-        its own.
-        """
-        for slot, part, plain in (
-            ("selection", self.selection, ReadAll()),
-            ("retention", self.retention, FullKV()),
-        ):
-            if type(part) is not type(plain):
-                name = type(part).__name__
-                raise ValueError(
-                    f"{type(schedule).__name__} keeps a history of its own, and the {slot} {name} "
-                    "would have nothing to act on. "
-                    f"Remove {name}, or use another schedule."
-                )
+    models: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or
         take.
         """
+        self._check_slots()
         self.retention.check(geometry, take)
         self.selection.check(geometry, take)
-        self.schedule.check(self, geometry, take)
-        self.storage.check(self, geometry, take)
+        self.schedule.check(geometry, take)
+        moving_frames = self.retention.moving_frames(take)
+        self.storage.check(geometry, type(self.retention).__name__, moving_frames)
+
+    def _check_slots(self):
+        """Raise ValueError when a filled slot has nothing to act on under this schedule."""
+        schedule = type(self.schedule).__name__
+        own_history = f"{schedule} keeps a history of its own, and the {{slot}} {{part}} would have"
+        nothing = f"{own_history} nothing to act on. Remove {{part}}, or use another schedule."
+        short = (
+            f"{schedule} has short memories of its own, which stay on the device in the model's "
+            "dtype. Remove KV Storage, or use the clean-pass loop."
+        )
+        own = self.schedule.keeps_own_history
+        for slot, is_filled, is_useless, refusal in (
+            ("selection", type(self.selection) is not ReadAll, not self.schedule.selects, nothing),
+            ("retention", type(self.retention) is not FullKV, own, nothing),
+            ("storage", not self.storage.is_plain, own, short),
+        ):
+            if is_filled and is_useless:
+                part = type(getattr(self, slot)).__name__
+                raise ValueError(refusal.format(slot=slot, part=part))
 
     def describe(self) -> dict:
-        """Name and parameters of each slot, for the stats."""
-        slots = {
-            slot: {
-                "name": type(part).__name__,
-                **{f.name: getattr(part, f.name) for f in fields(part)},
-            }
-            for slot, part in vars(self).items()
-        }
-        return {**slots, "retention": self.retention.describe()}
+        """Name and parameters of each slot, for the stats and for saved memories; of a schedule's
+        roles, in words, whose MODEL plays each.
+        """
+        described = {}
+        for slot in SLOTS:
+            part = getattr(self, slot)
+            parameters = {f.name: getattr(part, f.name) for f in fields(part)}
+            described[slot] = {"name": type(part).__name__, **parameters}
+        for role in self.schedule.roles:
+            whose = "its own" if role in self.models else "the sampler's"
+            described["schedule"][f"{role}_model"] = whose
+        described["retention"] = self.retention.describe()
+        return described
 
     def completed(self, described: dict) -> dict:
         """A policy's description that an earlier version saved, completed by the defaults of the

@@ -1,14 +1,16 @@
-"""What a policy is told of a run: the backbone, the take, its chunks, and what each forward works
+"""What a policy knows of a run: the backbone, the take, its chunks, and what each forward works
 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-HISTORY = "history"  # the memory that a retention looks after
-SWITCHES = ("swap", "recache", "cut")  # how a prompt comes in, by how much of the memory it touches
+from torch import Tensor
+
+HISTORY = "history"  # the cache that a retention looks after
+SWITCHES = ("swap", "recache", "cut")  # how a prompt comes in, by how much of the cache it changes
 
 
 @dataclass(frozen=True)
@@ -47,41 +49,63 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Cue:
+    """Which prompts are in force, how they came in, and the shot."""
+
+    prompt: int = 0  # number of the prompts in force
+    switch: Switch | None = None  # how they come in, where they begin with this chunk
+    shot: int = 0  # first latent frame of the shot
+
+
+@dataclass(frozen=True)
+class Span:
+    """The latent frames that one forward works on, in their order, and where in time each stands:
+    the position that RoPE turns its keys to.
+    """
+
+    numbers: tuple[int, ...]  # of the latent frames in the take
+    positions: tuple[int, ...]
+
+    @classmethod
+    def of_frames(cls, numbers) -> Span:
+        """Latent frames that stand at their own numbers."""
+        return cls(tuple(numbers), tuple(numbers))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, position: int) -> Span:
+        """The same frames, the first at a position and each other right behind the one before."""
+        return replace(self, positions=tuple(range(position, position + len(self))))
+
+    def cut(self, latents: Tensor) -> Tensor:
+        """Its frames of a take's latents `[B, C, T, 2h, 2w]`; no copy where they lie evenly."""
+        first, last = self.numbers[0], self.numbers[-1]
+        stride = self.numbers[1] - first if len(self) > 1 else 1
+        if self.numbers == tuple(range(first, last + 1, stride)):
+            return latents[:, :, first : last + 1 : stride]
+        return latents[:, :, list(self.numbers)]
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """Latent frames that are denoised together; the first or the last one may be short."""
+    """Latent frames that are denoised together and become part of the take; the first or the last
+    one may be short.
+    """
 
     index: int
     start_frame: int
     frames: int
     given: bool = False  # part of the prefix: observed, not generated
-    stride: int = 1  # latent frames from one to the next; anchors lie apart
-    prompt: int = 0  # number of the prompts in force
-    switch: Switch | None = None  # how they come in, where they begin with this chunk
-    shot: int = 0  # first latent frame of its shot
-    apart: tuple[int, ...] = ()  # the latent frames, where they do not lie evenly
-    position: int | None = (
-        None  # where in time the first frame stands and the others follow; None: each at its number
-    )
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        return self.apart or range(self.start_frame, self.end_frame, self.stride)
-
-    @property
-    def positions(self) -> Sequence[int]:
-        return (
-            self.numbers
-            if self.position is None
-            else range(self.position, self.position + self.frames)
-        )
+    cue: Cue = Cue()
 
     @property
     def end_frame(self) -> int:
-        return self.start_frame + (self.frames - 1) * self.stride + 1
+        return self.start_frame + self.frames
 
-    def under(self, other: Chunk) -> Chunk:
-        """The same frames under another chunk's prompts."""
-        return replace(self, prompt=other.prompt)
+    @property
+    def span(self) -> Span:
+        return Span.of_frames(range(self.start_frame, self.end_frame))
 
 
 @dataclass(frozen=True)
@@ -92,27 +116,64 @@ class Take:
     given_frames: int
     sigmas: tuple[float, ...]  # noise level of each step, then 0
     seed: int
-    prompt_frames: tuple[
-        int, ...
-    ] = ()  # first latent frames of the chunks with which other prompts come in
+    # first latent frames of the chunks with which other prompts come in
+    prompt_frames: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
         return len(self.sigmas) - 1
 
 
-@dataclass(frozen=True)
+class Read(NamedTuple):
+    """History that a forward reads in another cache: latent frames `first` to `last`."""
+
+    cache: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forward:
-    """One model call: what it works on, the memory that its keys and values go into and that it
+    """One model call: what it works on, the cache that its keys and values go into and that it
     reads, and what it reads besides.
+
+    `chunk` is the chunk that it is made for. It works on that chunk's own frames, on several chunks
+    of which it is the first, or on frames that are made ahead for it, such as anchors.
     """
 
+    span: Span
+    cue: Cue
     chunk: Chunk
-    step: int
-    memory: str = HISTORY
-    reads: tuple[
-        tuple[str, int, int], ...
-    ] = ()  # other memories, from a first to a last latent frame
+    # Number under which its fresh noise is drawn: the chunk's index. Frames that are made ahead
+    # have negative ones, and so draws of their own.
+    noise_number: int
+    step: int = 0  # of denoising; the number of steps: after the last one
+    cache: str = HISTORY
+    reads: tuple[Read, ...] = ()
+
+    @classmethod
+    def of(
+        cls, chunk: Chunk, step: int = 0, cache: str = HISTORY, reads: tuple[Read, ...] = ()
+    ) -> Forward:
+        """A forward of a chunk's own frames."""
+        return cls(
+            span=chunk.span,
+            cue=chunk.cue,
+            chunk=chunk,
+            step=step,
+            cache=cache,
+            reads=reads,
+            noise_number=chunk.index,
+        )
+
+    def at(self, step: int) -> Forward:
+        """The same at another step."""
+        return replace(self, step=step)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it works on frames that are made ahead for its chunk."""
+        return self.noise_number != self.chunk.index
 
 
 @dataclass(frozen=True)

@@ -89,11 +89,9 @@ class PolicyFlashForward(io.ComfyNode):
 
     @classmethod
     def execute(cls, kv_policy=None, planner_model=None, renderer_model=None, **parameters):
-        models = {"planner_model": planner_model, "renderer_model": renderer_model}
-        schedule = FlashForward(
-            **parameters, **{role: model and patch(model) for role, model in models.items()}
-        )
-        return fill(kv_policy, schedule=schedule)
+        connected = {"planner": planner_model, "renderer": renderer_model}
+        models = {role: patch(model) for role, model in connected.items() if model}
+        return fill(kv_policy, models, schedule=FlashForward(**parameters))
 
 
 class PolicyHierarchical(io.ComfyNode):

@@ -1,5 +1,6 @@
 """Socket types and the category that all nodes share."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from comfy_api.latest import io
@@ -27,8 +28,10 @@ def policy_input():
     )
 
 
-def fill(kv_policy: KVPolicy | None, **slot) -> io.NodeOutput:
-    """The policy with one slot filled; ValueError where a node before has filled it."""
+def fill(kv_policy: KVPolicy | None, models: Mapping[str, object] = {}, **slot) -> io.NodeOutput:
+    """The policy with one slot filled, and with a MODEL for each role in `models`; ValueError where
+    a node before has filled the slot.
+    """
     policy = kv_policy or KVPolicy()
     ((name, part),) = slot.items()
     present = getattr(policy, name)
@@ -41,4 +44,4 @@ def fill(kv_policy: KVPolicy | None, **slot) -> io.NodeOutput:
             f"{old} is this policy's {name} already, and {new} would take its place: a policy has "
             f"one {name}. {change}"
         )
-    return io.NodeOutput(replace(policy, **slot))
+    return io.NodeOutput(replace(policy, **slot, models={**policy.models, **models}))

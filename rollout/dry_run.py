@@ -61,9 +61,9 @@ def in_one_row(setup: Setup) -> tuple[int, int]:
         setup.memory or policy.storage.anywhere() != Storage()
     ):  # its rows are single tokens; codes come in groups of them
         return 1, 1
-    memories = policy.schedule.memories(policy.retention, geometry, setup.take)
+    caches = policy.schedule.caches(policy.retention, geometry, setup.take)
     alike = policy.storage == Storage() and all(
-        plan.heads is None for plans in memories.values() for plan in plans
+        plan.heads is None for plans in caches.values() for plan in plans
     )
     return policy.retention.grain(
         geometry, {chunk.frames for chunk in setup.chunks}
@@ -104,22 +104,18 @@ class DryRun:
             self._call, self._call, lambda number, step, like: self.latents[:, :, : like.shape[2]]
         )
         rollout = Rollout(
-            self.setup.chunks,
-            torch.tensor(self.setup.take.sigmas),
-            self.latents,
-            self.latents,
-            model,
-            self.session,
-            self.trace,
-            lambda *step: None,
+            chunks=self.setup.chunks,
+            sigmas=torch.tensor(self.setup.take.sigmas),
+            noise=self.latents,
+            prefix=self.latents,
+            model=model,
+            session=self.session,
+            trace=self.trace,
+            pieces=[self.setup.piece or range(len(self.setup.made), len(self.setup.chunks))],
+            memory=self.setup.memory and self._outline(self.setup.memory),
+            names={key: stream_name(key) for key in range(self.setup.streams)},
         )
-        rollout.pieces = [self.setup.piece or range(len(self.setup.made), len(self.setup.chunks))]
-        if self.setup.memory:
-            rollout.resume(
-                self._outline(self.setup.memory),
-                {key: stream_name(key) for key in range(self.setup.streams)},
-            )
-        for _ in run(rollout, self.session, self.trace):
+        for _ in run(rollout):
             self.setup.on_chunk()
             yield Need(
                 self._counted(self.trace.rows[-1]), self.copied_bytes, self.setup.latent_bytes
@@ -152,14 +148,14 @@ class DryRun:
     def _call(self, forward: Forward, x: Tensor, sigma) -> Tensor:
         session = self.session
         for key in range(self.setup.streams):
-            session.stream(key).forwards[forward.memory] += 1
+            session.stream(key).forwards[forward.cache] += 1
         self.copied_bytes = max(
             self.copied_bytes, session.copied_bytes(forward) // self.layers
         )  # of one layer
         held = Counter()
         for stream in session.streams.values():
-            for memory, cache in stream.caches.items():
-                held[session.policy.schedule.lane(memory)] += cache.nbytes() - cache.host_bytes()
+            for name, cache in stream.caches.items():
+                held[session.policy.schedule.lane(name)] += cache.nbytes() - cache.host_bytes()
         self.lane_bytes = {
             lane: max(size, self.lane_bytes.get(lane, 0)) for lane, size in held.items()
         }

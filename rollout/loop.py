@@ -2,34 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple
 
 from torch import Tensor
 
 from ..kv_policies import Chunk
 from .rollout import Rollout
-from .session import Session
-from .trace import Trace
-
-
-class FinishedChunk(NamedTuple):
-    chunk: Chunk
-    latents: Tensor  # [1, C, F, 2h, 2w], normalised
 
 
 def run(
-    rollout: Rollout, session: Session, trace: Trace, on_pause: Callable[[], None] = lambda: None
-) -> Iterator[FinishedChunk]:
-    """Yield each chunk when it is finished; after each of the rollout's pieces `on_pause` may save.
-    Whatever ends the run, no tensor of it stays.
+    rollout: Rollout, on_pause: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Chunk, Tensor]]:
+    """Yield each chunk when it is finished, with its latents `[1, C, F, 2h, 2w]`, normalised; after
+    each of the rollout's pieces `on_pause` may save. Whatever ends the run, no tensor of it stays.
     """
+    session, trace = rollout.session, rollout.trace
     try:
         for piece in rollout.pieces:
             rollout.piece = piece
-            with closing(session.policy.schedule.take(rollout)) as take:
-                for chunk, latents in take:
+            with closing(session.policy.schedule.run(rollout)) as chunks:
+                for chunk, latents in chunks:
                     trace.finish(chunk)
-                    yield FinishedChunk(chunk, latents)
+                    yield chunk, latents
             on_pause()
         trace.conclude(session)
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..kv_policies import Chunk, State
+from ..kv_policies import Chunk, Cue, State
 from ..kv_policies.state import counts_of, damaged, part_of, tensor_of
 from .tree_file import load_tree, pack, save_tree
 
@@ -36,7 +36,7 @@ def chunks_of(parts: State) -> tuple[Chunk, ...]:
             and not chunks[-1].given
         ):
             raise damaged("its chunks do not follow each other")
-        chunks.append(Chunk(len(chunks), start, frames, bool(given), shot=shot))
+        chunks.append(Chunk(len(chunks), start, frames, bool(given), Cue(shot=shot)))
     if not chunks:
         raise damaged("it holds no chunk")
     return tuple(chunks)
@@ -51,7 +51,7 @@ class KVMemory:
     latents: Tensor  # [1, C, frames so far, 2h, 2w], normalised
     prefix: Tensor | None  # [1, C, P, 2h, 2w]: the given latents as they came
     streams: State  # caches and runs, see `Session.state`
-    carried: dict[str, Tensor]  # see `Rollout.carried`
+    carried: dict[str, Tensor]  # see `Stage.carried`
 
     @classmethod
     def copied(
@@ -107,7 +107,8 @@ class KVMemory:
 
     def parts(self) -> State:
         chunks = [
-            [chunk.start_frame, chunk.frames, int(chunk.given), chunk.shot] for chunk in self.chunks
+            [chunk.start_frame, chunk.frames, int(chunk.given), chunk.cue.shot]
+            for chunk in self.chunks
         ]
         return {
             "about": self.about,

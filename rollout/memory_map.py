@@ -59,8 +59,8 @@ class MemoryMap:
 class MemoryWatch:
     """Makes the map of one take while it runs."""
 
-    def __init__(self, stream: Stream, memory: str, frames: int):
-        cache = stream.caches[memory]
+    def __init__(self, stream: Stream, cache_name: str, frames: int):
+        cache = stream.caches[cache_name]
         self.geometry = cache.geometry
         heads = self.geometry.layers * self.geometry.heads
         self.shares = tuple(sum(map(len, bank.heads)) / heads for bank in cache.banks)

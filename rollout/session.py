@@ -8,15 +8,15 @@ from threading import RLock
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Attention, Bank, Chunk, Forward, Geometry, KVPolicy, State, Take
+from ..kv_policies import HISTORY, Attention, Forward, Geometry, KVPolicy, State, Take, View
 from .stream import Stream
 
 
 class Session:
     """One take of one batch item. It holds every tensor of the run; `close` drops them all.
 
-    Forwards into different memories may run at the same time, in threads of their own: `lock`
-    guards which streams and chunks there are.
+    Forwards into different caches may run at the same time, in threads of their own: `lock` guards
+    which streams there are, and which caches have rows in work.
     """
 
     def __init__(
@@ -29,62 +29,92 @@ class Session:
         places: Mapping[str, torch.device] = {},
     ):
         """`places`: the devices of lanes that do not live on `device`."""
-        self.policy, self.geometry, self.take = policy, geometry, take
-        self.dtype, self.device, self.places = dtype, device, places
+        self.policy = policy
+        self.geometry = geometry
+        self.take = take
+        self.dtype = dtype
+        self.device = device
+        self.places = places
         self.streams: dict[Hashable, Stream] = {}
-        self.open: dict[str, Chunk] = {}  # the chunk in work of each memory
+        # By cache, the forward that made room in it; gone once its rows are history.
+        self.open: dict[str, Forward] = {}
         self.latents: dict[int, Tensor] = {}  # of finished chunks that will be run again, by index
         self.lock = RLock()
 
-    def place(self, memory: str) -> torch.device:
-        return self.places.get(self.policy.schedule.lane(memory), self.device)
+    def place(self, cache: str) -> torch.device:
+        """The device on which a cache lives."""
+        return self.places.get(self.policy.schedule.lane(cache), self.device)
 
     def stream(self, key: Hashable) -> Stream:
         """The stream of a conditioning, made at its first forward."""
         with self.lock:
             if key not in self.streams:
-                stream = self.streams[key] = Stream(
-                    self.policy, self.geometry, self.take, self.dtype, self.place
-                )
-                for memory, chunk in self.open.items():
-                    stream.begin(memory, chunk)
+                stream = Stream(self.policy, self.geometry, self.take, self.dtype, self.place)
+                self.streams[key] = stream
+                for forward in self.open.values():
+                    stream.begin(forward)
             return self.streams[key]
 
-    def state(self, names: dict[Hashable, str]) -> State:
-        """All streams between two chunks, on the CPU, under names that outlive the run's own keys."""
+    def state(self, names: Mapping[Hashable, str]) -> State:
+        """All streams between two chunks, on the CPU, by names that outlive the run's own keys."""
         return {names[key]: stream.state() for key, stream in self.streams.items()}
 
-    def restore(self, state: State, names: dict[Hashable, str]):
+    def restore(self, state: State, names: Mapping[Hashable, str]):
         """Begin with such streams; KVMemoryError where they do not fit this session."""
         for key, name in names.items():
             if name in state:
                 self.stream(key).restore(state[name])
 
-    def begin(self, chunk: Chunk, memory: str = HISTORY):
-        """Open a chunk: policies evict, then every stream's memory makes room for its rows."""
-        with self.lock:
-            self.open[memory] = chunk
-            for stream in self.streams.values():
-                stream.begin(memory, chunk)
+    # -- rows: in work, then history
 
-    def forget(self, memory: str, before_frame: int):
-        """Drop what a memory holds of earlier latent frames."""
-        with self.lock:
-            for bank in (
-                bank for stream in self.streams.values() for bank in stream.caches[memory].banks
-            ):
-                bank.keep((bank.frame[: bank.length] >= before_frame).nonzero()[:, 0])
-
-    def turn(self, memory: str, first_position: int):
-        """Turn what a memory holds in time, to begin at a latent frame. The keys are held as they
-        were written, so that turns do not add up.
+    def begin(self, forward: Forward, oldest: int | None = None):
+        """Make room for a forward's span in every stream: rows before latent frame `oldest` go,
+        policies evict.
         """
         with self.lock:
-            for bank in (
-                bank for stream in self.streams.values() for bank in stream.caches[memory].banks
-            ):
-                bank.hold(bank.committed)
-                bank.move(bank.position[: bank.committed] - bank.position[0] + first_position)
+            self.open[forward.cache] = forward
+            for stream in self.streams.values():
+                stream.begin(forward, oldest)
+
+    def begin_again(self, forward: Forward):
+        """Make room for a chunk that is run once more; policies take no part."""
+        self.open[forward.cache] = forward
+        for stream in self.streams.values():
+            stream.reserve(forward)
+
+    def commit(self, cache: str, forwards_before: Mapping[Hashable, int] = {}):
+        """The rows in work are history from now on, for all streams. `forwards_before` counts each
+        stream's forwards before the one that wrote the rows.
+        """
+        with self.lock:
+            for key, stream in self.streams.items():
+                if stream.forwards[cache] > forwards_before.get(key, 0):
+                    stream.caches[cache].commit()
+                elif cache == HISTORY:
+                    raise RuntimeError(
+                        "A conditioning took part in denoising and not in the clean pass, so its "
+                        "history would stay noisy. "
+                        "This guider calls the model in a way that AR sampling does not know; use "
+                        "CFGGuider or BasicGuider."
+                    )
+                else:  # a prompt that is off at this noise level has no history at it
+                    stream.caches[cache].discard()
+            del self.open[cache]
+
+    def discard(self, cache: str):
+        """The rows in work are not to be read again."""
+        with self.lock:
+            for stream in self.streams.values():
+                stream.caches[cache].discard()
+            del self.open[cache]
+
+    def turn(self, cache: str, first_position: int):
+        """Turn a cache's history in time, to begin at a position."""
+        with self.lock:
+            for stream in self.streams.values():
+                stream.caches[cache].turn(first_position)
+
+    # -- attention
 
     def attend(
         self,
@@ -96,10 +126,8 @@ class Session:
         v: Tensor,
         attention: Attention,
     ) -> Tensor:
-        """Write the chunk's keys and values and read what the policy allows.
-
-        q, k, v: `[B, N, H, D]` rotated at their true positions, one batch row per stream in `keys`.
-        Returns `[B, N, H * D]`.
+        """Self-attention of one layer. q, k, v `[B, N, H, D]`, rotated, one row per stream in
+        `keys`. Returns `[B, N, H * D]`.
         """
         rows = [
             self._attend(
@@ -125,21 +153,20 @@ class Session:
         v: Tensor,
         attention: Attention,
     ) -> Tensor:
-        stream.forwards[forward.memory] += layer == 0
-        banks = stream.caches[forward.memory].banks
-        if len(banks) == 1:  # all heads together: no gather, no scatter
-            banks[0].write(layer, k, v)
-            if forward.reads:
-                return attention(q, *stream.together(forward, layer))
-            return self._read(forward, stream, layer, q, banks[0], attention)
+        """One stream's row: write its keys and values, then read by the policy."""
+        stream.forwards[forward.cache] += layer == 0
+        views = stream.views(forward)
+        if len(views) == 1:  # all heads together: no gather, no scatter
+            (view,) = views
+            view.bank.write(layer, k, v)
+            return self._read(forward, stream, layer, q, view, attention)
         out = torch.empty_like(q)
-        for bank in banks:
-            heads = bank.head_index[layer]
+        for view in views:
+            heads = view.bank.head_index[layer]
             if len(heads):
-                bank.write(layer, k[:, :, heads], v[:, :, heads])
-                out[:, :, heads] = self._read(
-                    forward, stream, layer, q[:, :, heads], bank, attention
-                ).unflatten(-1, (len(heads), -1))
+                view.bank.write(layer, k[:, :, heads], v[:, :, heads])
+                read = self._read(forward, stream, layer, q[:, :, heads], view, attention)
+                out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
     def _read(
@@ -148,12 +175,12 @@ class Session:
         stream: Stream,
         layer: int,
         q: Tensor,
-        bank: Bank,
+        view: View,
         attention: Attention,
     ) -> Tensor:
         if stream.retention.needs_queries:
-            stream.retention.observe(layer, forward.chunk, forward.step, q, bank)
-        return stream.selection.read(layer, forward.chunk, q, bank, attention)
+            stream.retention.observe(layer, forward.chunk, forward.step, q, view.bank)
+        return stream.selection.read(layer, forward, q, view, attention)
 
     def text(
         self,
@@ -167,7 +194,7 @@ class Session:
 
         `prompts`: the stream of each batch row and its prompt.
         """
-        place = self.place(forward.memory), layer
+        place = self.place(forward.cache), layer
         held = [self.stream(key).text.get(place, (None,)) for key, _ in prompts]
         if any(text[0] != prompt for text, (_, prompt) in zip(held, prompts)):
             k, v = project()
@@ -175,59 +202,27 @@ class Session:
             for (key, _), text in zip(prompts, held):
                 self.stream(key).text[place] = text
         parts = [text[1:] for text in held]
-        return parts[0] if len(parts) == 1 else tuple(torch.cat(side) for side in zip(*parts))
+        if len(parts) == 1:
+            return parts[0]
+        k, v = (torch.cat(side) for side in zip(*parts))
+        return k, v
 
-    def commit(self, forwards_before: dict[Hashable, int], memory: str = HISTORY):
-        """The chunk's rows are history from now on, for all streams. `forwards_before` counts them
-        before the forward that wrote the rows.
-        """
-        with self.lock:
-            for key, stream in self.streams.items():
-                if stream.forwards[memory] > forwards_before.get(key, 0):
-                    stream.caches[memory].commit()
-                elif memory == HISTORY:
-                    raise RuntimeError(
-                        "A conditioning took part in denoising and not in the clean pass, so its "
-                        "history would stay noisy. "
-                        "This guider calls the model in a way that AR sampling does not know; use "
-                        "CFGGuider or BasicGuider."
-                    )
-                else:  # a prompt that is off at this noise level has no history at it
-                    stream.caches[memory].discard()
-            del self.open[memory]
-
-    def discard(self, memory: str):
-        """The chunk's rows are not to be read again."""
-        with self.lock:
-            for stream in self.streams.values():
-                stream.caches[memory].discard()
-            del self.open[memory]
+    # -- counts
 
     def copied_bytes(self, forward: Forward) -> int:
         """Most that the caches hold twice while they make room for a forward, or while it reads
-        several memories together.
+        several caches together.
         """
-        caches = [cache for stream in self.streams.values() for cache in stream.caches.values()]
-        most = max((bank.copied_bytes for cache in caches for bank in cache.banks), default=0)
-        for stream in self.streams.values() if forward.reads else ():
-            banks = [
-                stream.caches[name].banks[0]
-                for name in (forward.memory, *(name for name, _, _ in forward.reads))
-            ]
-            most = max(most, 2 * sum(bank.side_bytes(bank.length) for bank in banks))
-        return most
+        return max((stream.copied_bytes(forward) for stream in self.streams.values()), default=0)
 
-    def forward_counts(self, memory: str = HISTORY) -> dict[Hashable, int]:
+    def forward_counts(self, cache: str = HISTORY) -> dict[Hashable, int]:
+        """Forwards into a cache so far, by stream."""
         with self.lock:
-            return {key: stream.forwards[memory] for key, stream in self.streams.items()}
+            return {key: stream.forwards[cache] for key, stream in self.streams.items()}
 
     def close(self):
         for stream in self.streams.values():
-            stream.text.clear()
-            stream.copies.clear()
-            for cache in stream.caches.values():
-                for bank in cache.banks:
-                    bank.free()
+            stream.free()
         self.streams.clear()
         self.open.clear()
         self.latents.clear()

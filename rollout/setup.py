@@ -53,11 +53,12 @@ class Setup:
     def of_length(self, frames: int) -> Setup:
         """The same take in another length, made to its end, with the prompts that come in before."""
         chunk_frames = min(self.geometry.chunk_frames, frames)
-        of_prompts = chain(self.chunks, repeat(replace(self.chunks[-1], switch=None)))
+        last = replace(self.chunks[-1].cue, switch=None)
+        cues = chain((chunk.cue for chunk in self.chunks), repeat(last))
         chunks = [
-            replace(chunk, prompt=same.prompt, switch=same.switch, shot=same.shot)
-            for chunk, same in zip(
-                plan_chunks(frames, chunk_frames, self.take.given_frames, self.made), of_prompts
+            replace(chunk, cue=cue)
+            for chunk, cue in zip(
+                plan_chunks(frames, chunk_frames, self.take.given_frames, self.made), cues
             )
         ]
         return replace(

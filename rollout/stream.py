@@ -6,12 +6,15 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Chunk, Forward, Geometry, KVCache, KVPolicy, State, Take
+from ..kv_policies import HISTORY, Forward, Geometry, KVCache, KVPolicy, State, Take, View
+from ..kv_policies.cache.view import OtherRows
 from ..kv_policies.state import damaged, part_of
+
+Layers = list[tuple[Tensor, Tensor]]  # keys and values by layer, [1, S, H, D] each
 
 
 class Stream:
-    """The memory of one conditioning branch. Streams never share a cache."""
+    """One conditioning branch. Streams never share a cache."""
 
     def __init__(
         self,
@@ -21,65 +24,75 @@ class Stream:
         dtype: torch.dtype,
         place: Callable[[str], torch.device],
     ):
+        """`place`: the device on which a cache lives."""
         self.place = place
         self.retention = policy.retention.start(geometry, take)
         self.selection = policy.selection.start(geometry, take, policy.retention)
+        plans = policy.schedule.caches(policy.retention, geometry, take)
         self.caches = {
-            name: KVCache(geometry, plans, policy.storage, dtype, place(name))
-            for name, plans in policy.schedule.memories(policy.retention, geometry, take).items()
+            name: KVCache(geometry, banks, policy.storage, dtype, place(name))
+            for name, banks in plans.items()
         }
-        self.copies: dict[
-            tuple[str, torch.device], list[tuple[Tensor, Tensor]]
-        ] = {}  # of a memory that is read on another device, by layer
-        self.text: dict[
-            tuple[torch.device, int], tuple[Hashable, Tensor, Tensor]
-        ] = {}  # by device and layer: of which prompt, and its
-        # cross-attention keys and values
-        self.forwards: Counter[str] = Counter()  # by memory
+        # Histories that are read on another device, by cache and that device.
+        self.copies: dict[tuple[str, torch.device], Layers] = {}
+        # By device and layer: of which prompt, and its cross-attention keys and values.
+        self.text: dict[tuple[torch.device, int], tuple[Hashable, Tensor, Tensor]] = {}
+        self.forwards: Counter[str] = Counter()  # by cache
 
-    def begin(self, memory: str, chunk: Chunk):
-        if memory == HISTORY:
-            self.retention.begin_chunk(self.caches[HISTORY], chunk)
-        self.drop_copies(lambda of, device: of == memory)
-        self.caches[memory].reserve(chunk)
+    def begin(self, forward: Forward, oldest: int | None = None):
+        """Make room for a forward's span: rows of frames before `oldest` go, the policy evicts."""
+        cache = self.caches[forward.cache]
+        if oldest is not None:
+            cache.forget(oldest)
+        if forward.cache == HISTORY:
+            self.retention.begin_chunk(cache, forward.chunk)
+        self._drop_copies(lambda name, device: name == forward.cache)
+        self.reserve(forward)
 
-    def drop_copies(self, useless: Callable[[str, torch.device], bool]):
-        for key in list(self.copies):  # another thread may drop the same one
-            if useless(*key):
-                self.copies.pop(key, None)
+    def reserve(self, forward: Forward):
+        self.caches[forward.cache].reserve(forward.span, forward.cue.shot)
 
-    def together(self, forward: Forward, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of other memories' rows, then of the forward's own memory, `[1, S, H, D]`
-        each, on the device of the latter.
+    # -- what a forward reads
+
+    def views(self, forward: Forward) -> list[View]:
+        """What a forward can read, for each bank of its cache."""
+        others = tuple(
+            self._other_rows(forward, read.cache, read.first, read.last) for read in forward.reads
+        )
+        return [View(bank, others) for bank in self.caches[forward.cache].banks]
+
+    def _other_rows(self, forward: Forward, name: str, first: int, last: int) -> OtherRows:
+        """History that a forward reads in another cache, which has one bank."""
+        (bank,) = self.caches[name].banks
+        here = self.place(forward.cache)
+        is_here = self.place(name) == here
+        copies = None if is_here else self._copy(forward, name, here)
+        return OtherRows(bank, bank.rows_of(first, last), copies)
+
+    def _copy(self, forward: Forward, name: str, device: torch.device) -> Layers:
+        """A cache's history on another device: copied once for what lies in it, and gone when that
+        device reads other caches.
         """
-        parts, here = [], self.place(forward.memory)
-        for name, first, last in forward.reads:
-            bank = self.caches[name].banks[0]
-            rows = bank.rows_of(first, last)
-            if self.place(name) == here:
-                parts.append(bank.read(layer, rows))
-            else:
-                parts.append(tuple(side[:, rows] for side in self.copy(forward, name, here)[layer]))
-        parts.append(self.caches[forward.memory].banks[0].read(layer))
-        return tuple(torch.cat(side, 1) for side in zip(*parts))
-
-    def copy(
-        self, forward: Forward, memory: str, device: torch.device
-    ) -> list[tuple[Tensor, Tensor]]:
-        """A memory's history by layer on another device: copied once for what lies in it, and gone
-        when the device reads others.
-        """
-        if (memory, device) not in self.copies:
-            read = {name for name, _, _ in forward.reads}
-            self.drop_copies(lambda of, on: on == device and of not in read)
-            bank = self.caches[memory].banks[0]
-            self.copies[memory, device] = [
-                tuple(side.to(device) for side in bank.read(layer, slice(0, bank.committed)))
+        if (name, device) not in self.copies:
+            read = {read.cache for read in forward.reads}
+            self._drop_copies(lambda name, where: where == device and name not in read)
+            (bank,) = self.caches[name].banks
+            history = slice(0, bank.committed)
+            self.copies[name, device] = [
+                tuple(side.to(device) for side in bank.read(layer, history))
                 for layer in range(bank.geometry.layers)
             ]
-        return self.copies[memory, device]
+        return self.copies[name, device]
+
+    def _drop_copies(self, is_useless: Callable[[str, torch.device], bool]):
+        for key in list(self.copies):  # another thread may drop the same one
+            if is_useless(*key):
+                self.copies.pop(key, None)
+
+    # -- saved and restored
 
     def state(self) -> State:
+        # "memories" is what the caches are called in files.
         return {
             "retention": self.retention.state(),
             "selection": self.selection.state(),
@@ -89,22 +102,40 @@ class Stream:
     def restore(self, state: State):
         self.retention.restore(part_of(state, "retention", dict))
         self.selection.restore(part_of(state, "selection", dict))
-        memories = part_of(state, "memories", dict)
-        if memories.keys() != self.caches.keys():
+        saved = part_of(state, "memories", dict)
+        if saved.keys() != self.caches.keys():
             raise damaged(
-                f"it has the memories {', '.join(memories) or 'none'}, and this policy's are "
+                f"it has the memories {', '.join(saved) or 'none'}, and this policy's are "
                 f"{', '.join(self.caches)}"
             )
         for name, cache in self.caches.items():
-            cache.restore(memories[name])
+            cache.restore(saved[name])
+
+    # -- bytes
 
     def nbytes(self) -> int:
-        copied = (
-            side for layers in list(self.copies.values()) for layer in layers for side in layer
+        """Allocated bytes of caches and copies."""
+        copied = sum(
+            side.nbytes for layers in list(self.copies.values()) for pair in layers for side in pair
         )
-        return sum(cache.nbytes() for cache in self.caches.values()) + sum(
-            side.nbytes for side in copied
-        )
+        return copied + sum(cache.nbytes() for cache in self.caches.values())
 
     def host_bytes(self) -> int:
         return sum(cache.host_bytes() for cache in self.caches.values())
+
+    def copied_bytes(self, forward: Forward) -> int:
+        """Most that this stream holds twice: while rows have moved, or while a forward reads
+        several caches together, keys and values of one layer.
+        """
+        moved = max(cache.copied_bytes for cache in self.caches.values())
+        if not forward.reads:
+            return moved
+        names = [forward.cache, *(read.cache for read in forward.reads)]
+        banks = [self.caches[name].banks[0] for name in names]
+        return max(moved, 2 * sum(bank.side_bytes(bank.length) for bank in banks))
+
+    def free(self):
+        self.text.clear()
+        self.copies.clear()
+        for cache in self.caches.values():
+            cache.free()

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..kv_policies import SWITCHES, Chunk, Switch
+from ..kv_policies import SWITCHES, Chunk, Cue, Switch
 
 CLOCK = r"(?:\d+:[0-5]\d|\d+):[0-5]\d(?:\.\d+)?"  # m:ss, h:mm:ss
 LINE = re.compile(rf"\s*(?:({CLOCK})(?=\s*:(?!\d))|(\d+(?:\.\d+)?)\s*(s?))\s*:(.*)")
@@ -192,7 +192,7 @@ def plan_prompts(
                 for name, starts, mix, old in zip(names, streams, now, before)
                 if mix.number != old.number
             ]
-        marked.append(replace(chunk, prompt=len(heard) - 1, switch=switch, shot=shot))
+        marked.append(replace(chunk, cue=Cue(len(heard) - 1, switch, shot)))
     if any(mix.weight < 1 for mix in now):
         notes.append("The last blend was not complete when the take ended.")
     for name, starts, effect in zip(names, streams, effects):
@@ -207,7 +207,7 @@ def plan_prompts(
 
 def prompt_frames(chunks: list[Chunk]) -> tuple[int, ...]:
     """Where other prompts come in."""
-    return tuple(chunk.start_frame for chunk in chunks if chunk.switch)
+    return tuple(chunk.start_frame for chunk in chunks if chunk.cue.switch)
 
 
 def _note_of_change(chunk: Chunk, name: str, start: PromptStart) -> str:

@@ -1,20 +1,43 @@
-"""Looks into the memories while a take runs: a row for each chunk, and what is known at its end."""
+"""Looks into the caches while a take runs: a row for each chunk, and what is known at its end."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
 from ..kv_policies import Bank, Chunk, Forward
 from .chunk_row import ChunkRow
 from .memory_map import MemoryMap, MemoryWatch
 from .session import Session
 from .stream import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What the caches hold while a chunk is made, see `ChunkRow`."""
+
+    kept_tokens: int
+    full_tokens: int
+    bank_tokens: tuple[int, ...]
+    bank_bytes: tuple[int, ...]
+    allocated_bytes: int
+    host_bytes: int
+    reads: tuple[float, ...] = ()
+
+
+# of a chunk that was given before the first forward
+NOTHING = Held(
+    kept_tokens=0,
+    full_tokens=0,
+    bank_tokens=(0,),
+    bank_bytes=(0,),
+    allocated_bytes=0,
+    host_bytes=0,
+)
 
 
 class Trace:
@@ -35,111 +58,110 @@ class Trace:
         self.bank_names: tuple[str, ...] = ()
         self._lock = Lock()  # forwards may run in several threads
         self._phases: dict[tuple[int, str], float] = defaultdict(float)  # by chunk and name
-        self._memory: dict[int, dict] = {}  # by chunk
+        self._held: dict[int, Held] = {}  # by chunk
         self._watch: MemoryWatch | None = None  # of the item in work
 
     def note(self, text: str):
-        if text not in self.notes:  # the batch's items tell the same
+        """Add a note, unless another item of the batch has added the same."""
+        if text not in self.notes:
             self.notes.append(text)
 
     @contextmanager
     def phase(self, name: str, chunk: Chunk) -> Iterator[None]:
+        """Count the time of what is done inside to a chunk."""
         began = perf_counter()
         yield
         with self._lock:
             self._phases[chunk.index, name] += perf_counter() - began
 
     def measure(self, session: Session, forward: Forward):
-        """Read the memories as the chunk in work sees them."""
+        """Look into the caches as a forward sees them. What it holds goes into its chunk's row,
+        unless it works ahead of the chunk.
+        """
         with session.lock, self._lock:
-            g, streams = session.geometry, list(session.streams.values())
+            streams = list(session.streams.values())
             banks = [_banks(stream, session.policy.schedule.lane) for stream in streams]
-            tokens = {
-                name: sum(bank.committed for bank in group)
-                for name, group in (banks[0].items() if banks else ())
-            }
-            live = [
-                sum(
-                    bank.live_bytes(bank.committed)
-                    for of_stream in banks
-                    for bank in of_stream[name]
-                )
-                for name in tokens
-            ]
+            names = tuple(banks[0]) if banks else ()
             allocated = sum(stream.nbytes() for stream in streams)
-            self.bank_names = self.bank_names or tuple(tokens)
-            self.peak_cache_bytes, self.streams = (
-                max(self.peak_cache_bytes, allocated),
-                max(self.streams, len(streams)),
-            )
-            self._memory[forward.chunk.index] = dict(
+            self.bank_names = self.bank_names or names
+            self.peak_cache_bytes = max(self.peak_cache_bytes, allocated)
+            self.streams = max(self.streams, len(streams))
+            if forward.is_ahead:
+                return
+            tokens = [sum(bank.committed for bank in banks[0][name]) for name in names]
+            live = [
+                sum(bank.live_bytes(bank.committed) for stream in banks for bank in stream[name])
+                for name in names
+            ]
+            chunk, geometry = forward.chunk, session.geometry
+            shot_tokens = (chunk.start_frame - chunk.cue.shot) * geometry.tokens_per_frame
+            self._held[chunk.index] = Held(
                 kept_tokens=sum(_history_tokens(stream, forward) for stream in streams),
-                full_tokens=(forward.chunk.start_frame - forward.chunk.shot)
-                * g.tokens_per_frame
-                * g.layers
-                * g.heads
-                * len(streams),
-                bank_tokens=tuple(tokens.values()) or (0,),
+                full_tokens=shot_tokens * geometry.layers * geometry.heads * len(streams),
+                bank_tokens=tuple(tokens) or (0,),
                 bank_bytes=tuple(live) or (0,),
                 allocated_bytes=allocated,
                 host_bytes=sum(stream.host_bytes() for stream in streams),
             )
-            if (
-                self.watches and streams and forward.step >= session.take.steps - 1
-            ):  # once a chunk: steps differ in nothing that is told
+            # Once a chunk is enough: what is shown is equal at every step.
+            if self.watches and streams and forward.step >= session.take.steps - 1:
                 self._look(streams[0], forward, session.take.total_frames)
 
-    def _look(self, stream: Stream, forward: Forward, frames: int):
+    def _look(self, stream: Stream, forward: Forward, total_frames: int):
         """Which tokens of the take are in reach of a chunk, and which frames it read."""
-        self._watch = self._watch or MemoryWatch(stream, forward.memory, frames)
-        self._watch.see(forward.chunk.index, _in_reach(stream, forward))
-        reads = stream.selection.reads(forward.chunk)
+        chunk = forward.chunk
+        if self._watch is None:
+            self._watch = MemoryWatch(stream, forward.cache, total_frames)
+        ids = [view.history_ids() for view in stream.views(forward)]
+        self._watch.see(chunk.index, enumerate(ids))
+        reads = stream.selection.reads(chunk)
         if reads is not None:
-            self._memory[forward.chunk.index]["reads"] = tuple(
-                round(share, 4) for share in reads[: forward.chunk.start_frame].tolist()
-            )
+            shares = reads[: chunk.start_frame].tolist()
+            held = self._held[chunk.index]
+            self._held[chunk.index] = replace(held, reads=tuple(round(x, 4) for x in shares))
 
     def conclude(self, session: Session):
         """What one item's take leaves: the policy's notes and scores, and which tokens were in
         memory when.
         """
-        streams = list(session.streams.values())
-        for text in (*streams[0].retention.notes, *streams[0].selection.notes):
+        stream = next(iter(session.streams.values()))
+        for text in (*stream.retention.notes, *stream.selection.notes):
             self.note(text)
-        if streams[0].retention.histogram is not None:
-            told = streams[0].retention.histogram.to_dict()
-            before = self.scores or {"counts": [0] * len(told["counts"]), "kept": 0}
-            self.scores = {
-                **told,
-                "counts": [a + b for a, b in zip(before["counts"], told["counts"])],
-                "kept": before["kept"] + told["kept"],
-            }
+        if stream.retention.histogram is not None:
+            self._add_scores(stream.retention.histogram.to_dict())
         if self._watch:
-            self.memory_maps.append(
-                self._watch.map([row for row in self.rows if row.item == self.item])
-            )
+            rows = [row for row in self.rows if row.item == self.item]
+            self.memory_maps.append(self._watch.map(rows))
         self._watch = None
-        banks = max(
-            len(row.bank_tokens) for row in self.rows
-        )  # chunks that were given before the first forward know of none
+        self._widen_rows()
+
+    def _add_scores(self, scores: dict):
+        """Add one item's counts to those of the items before."""
+        if self.scores:
+            counts = [a + b for a, b in zip(self.scores["counts"], scores["counts"])]
+            scores = {**scores, "counts": counts, "kept": self.scores["kept"] + scores["kept"]}
+        self.scores = scores
+
+    def _widen_rows(self):
+        """Give every row a number for each bank: chunks that were given before the first forward
+        know of none.
+        """
+        banks = max(len(row.bank_tokens) for row in self.rows)
+
+        def padded(values: tuple[int, ...]) -> tuple[int, ...]:
+            return values + (0,) * (banks - len(values))
+
         self.rows = [
-            replace(
-                row,
-                bank_tokens=row.bank_tokens + (0,) * (banks - len(row.bank_tokens)),
-                bank_bytes=row.bank_bytes + (0,) * (banks - len(row.bank_bytes)),
-            )
+            replace(row, bank_tokens=padded(row.bank_tokens), bank_bytes=padded(row.bank_bytes))
             for row in self.rows
         ]
 
     def finish(self, chunk: Chunk):
-        phases: dict[str, float] = defaultdict(float)
+        """A chunk's row, from what was measured and timed for it."""
         with self._lock:
-            for index, name in list(self._phases):
-                if index == chunk.index or index < 0:  # anchors have negative numbers
-                    phases[name] += self._phases.pop((index, name))
-            memory = self._memory.pop(chunk.index, None) or dict(
-                kept_tokens=0, full_tokens=0, bank_tokens=(0,), bank_bytes=(0,), allocated_bytes=0
-            )
+            names = [name for index, name in self._phases if index == chunk.index]
+            phases = {name: self._phases.pop((chunk.index, name)) for name in names}
+            held = self._held.pop(chunk.index, NOTHING)
         self.rows.append(
             ChunkRow(
                 item=self.item,
@@ -147,51 +169,36 @@ class Trace:
                 start_frame=chunk.start_frame,
                 frames=chunk.frames,
                 given=chunk.given,
-                **memory,
                 seconds=sum(phases.values()),
-                seconds_by_phase=dict(phases),
+                seconds_by_phase=phases,
+                **vars(held),
             )
         )
 
 
 def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
-    """A stream's banks by their names: that of the lane, with a number where a memory has several."""
+    """A stream's banks by name: the lane's, with a number where a cache has several."""
     named: dict[str, list[Bank]] = defaultdict(list)
-    for memory, cache in stream.caches.items():
+    for cache_name, cache in stream.caches.items():
         for number, bank in enumerate(cache.banks, 1):
-            named[f"{lane(memory)} {number}" if len(cache.banks) > 1 else lane(memory)].append(bank)
+            name = lane(cache_name)
+            named[f"{name} {number}" if len(cache.banks) > 1 else name].append(bank)
     return named
 
 
-def _in_reach(stream: Stream, forward: Forward) -> list[tuple[int, Tensor]]:
-    """History that a forward can read, of each bank: its number, and the ids of its tokens, see
-    `Bank.token_ids`.
-    """
-    parts = [
-        (number, bank, slice(0, bank.committed))
-        for number, bank in enumerate(stream.caches[forward.memory].banks)
-    ]
-    parts += [
-        (0, bank, bank.rows_of(first, last))
-        for name, first, last in forward.reads
-        for bank in stream.caches[name].banks[:1]
-    ]
-    return [(number, bank.token_ids()[rows]) for number, bank, rows in parts]
-
-
 def _history_tokens(stream: Stream, forward: Forward) -> int:
-    """History that a forward can read, over layers and heads; a token that lies in two memories
+    """History that a forward can read, over layers and heads; a token that lies in two caches
     counts once, and one of a later frame not at all.
     """
-    cache = stream.caches[forward.memory]
+    cache = stream.caches[forward.cache]
     if not forward.reads:
         return cache.history_tokens()
-    names = torch.cat([names for _, names in _in_reach(stream, forward)])
-    names = names[names < forward.chunk.start_frame * cache.geometry.tokens_per_frame]
-    if not len(names):
+    (view,) = stream.views(forward)
+    ids = view.history_ids()
+    ids = ids[ids < forward.chunk.start_frame * cache.geometry.tokens_per_frame]
+    if not len(ids):
         return 0
-    named = torch.zeros(
-        int(names.max() - names.min()) + 1, dtype=torch.bool
-    )  # names lie close together: quicker than sorting them
-    named[names - names.min()] = True
-    return int(named.sum()) * cache.geometry.layers * cache.geometry.heads
+    # Ids lie close together: marking them is quicker than sorting them.
+    marked = torch.zeros(int(ids.max() - ids.min()) + 1, dtype=torch.bool)
+    marked[ids - ids.min()] = True
+    return int(marked.sum()) * cache.geometry.layers * cache.geometry.heads

@@ -56,14 +56,12 @@ class FakeTransformer:
     def __init__(
         self, session, streams=("positive",), seed=0, words=0.3, on_forward=lambda *a: None
     ):
-        self.session, self.streams, self.words, self.on_forward, self.calls, self.reads = (
-            session,
-            streams,
-            words,
-            on_forward,
-            [],
-            [],
-        )
+        self.session = session
+        self.streams = streams
+        self.words = words
+        self.on_forward = on_forward
+        self.calls = []
+        self.reads = []
         random = torch.Generator().manual_seed(seed)
         width = HEADS * DIM
         self.inward = torch.randn(CHANNELS * 4, width, generator=random, dtype=torch.float64) * 0.3
@@ -74,11 +72,10 @@ class FakeTransformer:
         ]
 
     def __call__(self, forward, x, sigma):
-        chunk = forward.chunk
-        levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(
-            -1
-        )  # of all frames, or of each
-        self.calls.append((chunk.start_frame, chunk.frames, round(float(levels[0]), 4)))
+        span = forward.span
+        # of all frames, or of each
+        levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(-1)
+        self.calls.append((span.numbers[0], len(span), round(float(levels[0]), 4)))
         h, w = GRID
         y = (
             x.unflatten(3, (h, 2))
@@ -89,10 +86,10 @@ class FakeTransformer:
         )
         y = (
             y
-            + levels.expand(chunk.frames).repeat_interleave(h * w)[:, None]
-            + self.words * chunk.prompt
+            + levels.expand(len(span)).repeat_interleave(h * w)[:, None]
+            + self.words * forward.cue.prompt
         )
-        frame = torch.tensor(chunk.positions, dtype=torch.float64).repeat_interleave(h * w)
+        frame = torch.tensor(span.positions, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
             q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
             q, k = (rotate_in_time(u, frame, 4) for u in (q, k))
@@ -107,20 +104,16 @@ class FakeTransformer:
             y = y + out[:1].tanh()
         self._record(forward)
         self.on_forward(self.session, forward, x, sigma)
-        y = (
-            (y @ self.outward)
-            .view(1, chunk.frames, h, w, CHANNELS, 2, 2)
-            .permute(0, 4, 1, 2, 5, 3, 6)
-        )
+        y = (y @ self.outward).view(1, len(span), h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
 
     def _record(self, forward):
         for stream in list(self.session.streams.values())[:1]:
-            bank = stream.caches[forward.memory].banks[0]
+            bank = stream.caches[forward.cache].banks[0]
             self.reads.append(
                 (
-                    forward.chunk.start_frame,
-                    forward.chunk.prompt,
+                    forward.span.numbers[0],
+                    forward.cue.prompt,
                     bank.frame[: bank.committed].unique().tolist(),
                 )
             )
@@ -163,7 +156,7 @@ def take(
     sigmas=(1.0, 0.8, 0.5, 0.0),
     streams=("positive",),
     on_step=lambda *a: None,
-    on_chunk=lambda session, finished: None,
+    on_chunk=lambda session, chunk: None,
     on_forward=lambda *a: None,
     workers=0,
     starts=(),
@@ -206,32 +199,32 @@ def take(
         )
 
     threads = [thread() for _ in range(workers)]
-    rollout = Rollout(
-        chunks,
-        torch.tensor(sigmas, dtype=torch.float64),
-        noise_of(frames),
-        prefix,
-        Model(transformer, transformer, fresh),
-        session,
-        trace,
-        on_step,
-        {lane: threads[number] for lane, number in lanes.items()},
-    )
     pieces, names = [], {stream: f"prompt {i}" for i, stream in enumerate(streams)}
     if memory:
         memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
-        rollout.resume(memory, names)
         pieces = [memory.latents]
-    rollout.pieces, rollout.keeps = (
-        in_pieces(plan_piece(chunks, len(memory.chunks) if memory else 0, stop_after), every),
-        on_memory is not None,
+    made = len(memory.chunks) if memory else 0
+    rollout = Rollout(
+        chunks=chunks,
+        sigmas=torch.tensor(sigmas, dtype=torch.float64),
+        noise=noise_of(frames),
+        prefix=prefix,
+        model=Model(transformer, transformer, fresh),
+        session=session,
+        trace=trace,
+        on_step=on_step,
+        workers={lane: threads[number] for lane, number in lanes.items()},
+        pieces=in_pieces(plan_piece(chunks, made, stop_after), every),
+        is_kept=on_memory is not None,
+        memory=memory,
+        names=names,
     )
 
     def keep():
         if on_memory:
             on_memory(rollout.memory({}, torch.cat(pieces, 2), prefix, names))
 
-    for finished in run(rollout, session, trace, keep):
-        pieces.append(finished.latents)
-        on_chunk(session, finished)
+    for chunk, latents in run(rollout, keep):
+        pieces.append(latents)
+        on_chunk(session, chunk)
     return torch.cat(pieces, 2), trace, transformer

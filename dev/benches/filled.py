@@ -15,8 +15,8 @@ class FilledContext(CleanPass):
     nothing.
     """
 
-    def take(self, rollout):
-        real, session = rollout._model, rollout._session
+    def run(self, stage):
+        real, session = stage.model, stage.session
 
         def write(forward, x, sigma):
             if (
@@ -38,9 +38,9 @@ class FilledContext(CleanPass):
                             ).to(session.dtype),
                         )
 
-        rollout._model = Model(
+        stage.model = Model(
             lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma),
             write,
             real.noise,
         )
-        yield from super().take(rollout)
+        yield from super().run(stage)

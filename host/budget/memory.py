@@ -13,7 +13,6 @@ from ...rollout.earlier_take import share_of
 from ...rollout.estimate import Estimate, estimate
 from ...rollout.setup import Setup
 from ...rollout.stats import KVStats
-from ..forward.roles import split_roles
 from ..model.backbone import read_geometry
 from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
@@ -95,7 +94,7 @@ def outlook_of_inputs(
     it.
     """
     profile = profile_of(model.model_options) or ARProfile()
-    policy, _ = split_roles(policy or profile.policy())
+    policy = policy or profile.policy()
     shape, given = latent["samples"].shape, 0 if prefix is None else prefix["samples"].shape[2]
     if len(shape) != 5 or given >= shape[2]:
         raise ValueError(

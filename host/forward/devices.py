@@ -2,13 +2,13 @@
 the host's own clones and threads.
 """
 
+from collections import defaultdict
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from ...kv_policies import Chunk, KVPolicy
-from ...kv_policies.schedule.flash_forward_layout import ANCHORS
+from ...kv_policies import Chunk, Geometry, KVPolicy, Take
 from ...rollout.walk import Worker, spread
 from .roles import guider_of_role
 
@@ -34,20 +34,34 @@ def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[s
     return {lane: devices[number] for lane, number in spread(graph, len(devices)).items()}
 
 
-def check_lanes(lanes: dict[str, torch.device], models: dict, guider):
-    """Raise ValueError, in a sentence, for what cannot be spread over devices."""
-    if lanes and "renderer_model" in models:
-        raise ValueError(
-            "The MODEL is spread over several devices, and renderer_model is not. Connect the "
-            "renderer's model, behind the multi-GPU "
-            "node, to the sampler, and leave renderer_model open."
-        )
-    if lanes and models and list(lanes.values()).count(lanes.get(ANCHORS)) > 1:
-        raise ValueError(
-            "The planner_model would take turns with a step on one device. Spread the MODEL over "
-            f"{len(lanes)} devices, one for each "
-            "step and one for the planner, or bypass the multi-GPU node."
-        )
+def roles_of_lanes(policy: KVPolicy, geometry: Geometry, take: Take) -> dict[str, str | None]:
+    """The role that makes the forwards of each lane."""
+    schedule = policy.schedule
+    caches = schedule.caches(policy.retention, geometry, take)
+    return {schedule.lane(cache): schedule.role_of(cache) for cache in caches}
+
+
+def check_lanes(
+    lanes: dict[str, torch.device], policy: KVPolicy, roles: dict[str, str | None], guider
+):
+    """Raise ValueError, in a sentence, for what cannot be spread over devices. `roles` by lane."""
+    devices_of_role = defaultdict(list)
+    for lane, device in lanes.items():
+        devices_of_role[roles[lane]].append(device)
+    for role in policy.models:
+        devices = devices_of_role[role]
+        if any(device != guider.model_patcher.load_device for device in devices):
+            raise ValueError(
+                f"The MODEL is spread over several devices, and {role}_model is not. Connect the "
+                f"{role}'s model, behind the multi-GPU "
+                f"node, to the sampler, and leave {role}_model open."
+            )
+        if devices and list(lanes.values()).count(devices[0]) > 1:
+            raise ValueError(
+                f"The {role}_model would take turns with a step on one device. Spread the MODEL "
+                f"over {len(lanes)} devices, one for each "
+                f"step and one for the {role}, or bypass the multi-GPU node."
+            )
     if lanes and any("hooks" in cond for group in guider.conds.values() for cond in group):
         raise ValueError(
             "A conditioning with hooks changes weights while the take runs, and this MODEL's are "

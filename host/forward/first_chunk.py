@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from ...kv_policies import Chunk
+from ...kv_policies import Chunk, Forward
 from ...rollout.rollout import Model
 
 
@@ -18,31 +18,28 @@ def refine_first_chunk(model: Model, chunks: list[Chunk], sigmas: Tensor, longer
     own, levels = sigmas.tolist(), longer.tolist()
     given = sum(chunk.given for chunk in chunks)
     firsts = [
-        i
-        for i, chunk in enumerate(chunks)
-        if not chunk.given and (i == given or chunk.start_frame == chunk.shot)
+        chunk.index
+        for chunk in chunks
+        if not chunk.given and (chunk.index == given or chunk.start_frame == chunk.cue.shot)
     ]
+    # Places in the longer schedule of the levels below each step's own.
     between = [
         [place for place, level in enumerate(levels) if below < level < above]
         for above, below in zip(own, own[1:])
     ]
 
-    def predict(forward, x, sigma):
+    def predict(forward: Forward, x: Tensor, sigma: Tensor) -> Tensor:
         x0 = model.predict(forward, x, sigma)
-        if forward.chunk.index in firsts and forward.step < len(
-            between
-        ):  # a probe or a clean pass counts as the step after the last
-            for place in between[forward.step]:
-                level = longer[place]
-                x0 = model.predict(
-                    forward,
-                    (1.0 - level) * x0
-                    + level * model.noise(forward.chunk.index - given, place - 1, x0),
-                    level,
-                )
+        # A probe or a clean pass counts as the step after the last, and has no levels below.
+        if forward.noise_number not in firsts or forward.step >= len(between):
+            return x0
+        for place in between[forward.step]:
+            level = longer[place]
+            noise = model.noise(forward.noise_number - given, place - 1, x0)
+            x0 = model.predict(forward, (1.0 - level) * x0 + level * noise, level)
         return x0
 
-    def noise(number, step, like):
+    def noise(number: int, step: int, like: Tensor) -> Tensor:
         if number + given in firsts:  # the longer schedule's draw at this place
             step = sum(level > own[step + 1] for level in levels) - 1
         return model.noise(number, step, like)

@@ -14,7 +14,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ...kv_policies import Chunk, Forward
+from ...kv_policies import Forward, Span
 from ...rollout.rollout import Model
 from ...rollout.session import Session
 from ..keys import FORWARD, LEVELS, RUN
@@ -29,7 +29,7 @@ class ForwardContext:
 
     session: Session
     forward: Forward
-    prompts: list  # of each batch row: its stream, and which prompt it hears
+    prompts: list  # of each batch row: its stream, and the prompt in force
     rotation: Tensor
     text_is_constant: bool
 
@@ -46,42 +46,35 @@ def guided_model(
     options = take_options(guider, extra_args["model_options"], session, keep_text)
     seed = extra_args.get("seed") or 0
 
-    def denoised(forward, x, sigma, frame_sigmas=None):
-        now, model_options = (
-            prompts.guider(guider, forward.chunk),
-            carrying(options, forward, frame_sigmas),
-        )
+    def denoised(forward: Forward, x: Tensor, sigma: Tensor, frame_sigmas: Tensor | None = None):
+        now = prompts.guider(guider, forward.cue)
+        model_options = carrying(options, forward, frame_sigmas)
         with reaching_attention(session, forward):
             x0 = now(
                 x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed")
             )
-        # a forward's time is that of its work, not of queueing it
+        # A forward's time is that of its work, not of queueing it.
         comfy.model_management.synchronize()
         return x0
 
-    def predict(forward, x, sigma):
+    def predict(forward: Forward, x: Tensor, sigma: Tensor) -> Tensor:
         if sigma.ndim == 0:
             return denoised(forward, x, sigma)
         # The host knows one level for all frames. At 1 it gives x - v, of which each frame takes
         # its share; guidance is linear in v.
         return x - sigma[:, None, None] * (x - denoised(forward, x, sigma.new_tensor(1.0), sigma))
 
-    def write(forward, x, sigma):
+    def write(forward: Forward, x: Tensor, sigma: float):
         # Every stream, also one that is off at this sigma.
-        conds = [
-            [
-                {k: v for k, v in cond.items() if k not in ("timestep_start", "timestep_end")}
-                for cond in group
-            ]
-            for group in active_conditionings(prompts.guider(guider, forward.chunk)).values()
-        ]
+        groups = active_conditionings(prompts.guider(guider, forward.cue)).values()
+        conds = [[_at_every_level(cond) for cond in group] for group in groups]
         with reaching_attention(session, forward):
             comfy.samplers.calc_cond_batch(
                 guider.inner_model, conds, x, x.new_full((1,), sigma), carrying(options, forward)
             )
         comfy.model_management.synchronize()
 
-    def fresh_noise(number, step, like):
+    def fresh_noise(number: int, step: int, like: Tensor) -> Tensor:
         # The host's AR sampler seeds the global generator so; ours gives the same numbers and
         # leaves the global one alone.
         generator = torch.Generator(like.device).manual_seed((seed + number * 1000 + step) % 2**64)
@@ -94,17 +87,23 @@ def guided_model(
     return Model(predict, write, fresh_noise)
 
 
+def _at_every_level(cond: dict) -> dict:
+    """A conditioning without its range of noise levels."""
+    ranges = ("timestep_start", "timestep_end")
+    return {key: value for key, value in cond.items() if key not in ranges}
+
+
 @contextmanager
 def reaching_attention(session: Session, forward: Forward) -> Iterator[None]:
     """Around a guider's or the host's call. ValueError, in a sentence, where it made no forward:
     what it wrote would be read as if it had.
     """
-    before = session.forward_counts(forward.memory)
+    before = session.forward_counts(forward.cache)
     yield
-    if session.forward_counts(forward.memory) == before:
+    if session.forward_counts(forward.cache) == before:
         raise ValueError(
-            f"A forward of latent frames {forward.chunk.start_frame} to "
-            f"{forward.chunk.end_frame - 1} did not reach the model's "
+            f"A forward of latent frames {forward.span.numbers[0]} to "
+            f"{forward.span.numbers[-1]} did not reach the model's "
             "attention, and a take remembers by its forwards. Remove the node that leaves some "
             "out (TeaCache and its kin), or, "
             "where each prompt is for a part of the steps, add one for the others."
@@ -128,26 +127,25 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
     each forward.
     """
     options = comfy.model_patcher.create_model_options_clone(model_options)
-    options.pop(
-        "multigpu_clones", None
-    )  # one forward runs on one device: the host would split its prompts over them
-    backbone, flow = (
-        guider.model_patcher.get_model_object(name)
-        for name in ("diffusion_model", "model_sampling")
-    )
-    text_is_constant = keep_text and not any(
-        "hooks" in cond for group in guider.conds.values() for cond in group
-    )
-    table: dict[Chunk, Tensor] = {}  # rotation of the chunk in work
+    # One forward runs on one device: the host would split its prompts over several.
+    options.pop("multigpu_clones", None)
+    has_hooks = any("hooks" in cond for group in guider.conds.values() for cond in group)
+    backbone = guider.model_patcher.get_model_object("diffusion_model")
+    flow = guider.model_patcher.get_model_object("model_sampling")
+    rotations: dict[Span, Tensor] = {}  # of the span in work
 
-    def cut(value, chunk: Chunk):
-        """The chunk's share of an input that has a frame for every latent frame of the take."""
-        if (
-            torch.is_tensor(value)
-            and value.ndim == 5
-            and value.shape[2] == session.take.total_frames
-        ):
-            return value[:, :, list(chunk.numbers)]
+    def rotation_of(span: Span, x: Tensor, transformer_options: dict) -> Tensor:
+        if span not in rotations:
+            rotations.clear()
+            size = x.shape[3:]
+            rotations[span] = rotation(backbone, span, *size, x.device, transformer_options)
+        return rotations[span]
+
+    def cut(value, span: Span):
+        """The span's share of an input that has a frame for every latent frame of the take."""
+        is_by_frame = torch.is_tensor(value) and value.ndim == 5
+        if is_by_frame and value.shape[2] == session.take.total_frames:
+            return value[:, :, list(span.numbers)]
         return value
 
     def apply_model(
@@ -161,25 +159,21 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
         **kwargs,
     ):
         forward = transformer_options[FORWARD]
-        chunk = forward.chunk
-        if chunk not in table:
-            table.clear()
-            table[chunk] = rotation(backbone, chunk, *x.shape[3:], x.device, transformer_options)
         context = ForwardContext(
-            session,
-            forward,
-            [stream_and_prompt(uuid) for uuid in transformer_options["uuids"]],
-            table[chunk],
-            text_is_constant,
+            session=session,
+            forward=forward,
+            prompts=[stream_and_prompt(uuid) for uuid in transformer_options["uuids"]],
+            rotation=rotation_of(forward.span, x, transformer_options),
+            text_is_constant=keep_text and not has_hooks,
         )
         return executor(
             x,
             t,
-            cut(c_concat, chunk),
+            cut(c_concat, forward.span),
             c_crossattn,
             control,
             {**transformer_options, RUN: context},
-            **{name: cut(value, chunk) for name, value in kwargs.items()},
+            **{name: cut(value, forward.span) for name, value in kwargs.items()},
         )
 
     def diffusion_model(

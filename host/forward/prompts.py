@@ -10,7 +10,7 @@ import node_helpers
 import torch
 import torch.nn.functional as functional
 
-from ...kv_policies import Chunk, KVPolicy
+from ...kv_policies import Chunk, Cue, KVPolicy
 from ...rollout.timeline import Mix, PromptStart, parse_timeline, plan_prompts
 from ..keys import PROMPT_START
 from .conditioning import active_conditionings
@@ -44,10 +44,8 @@ def add_prompt(
 
 
 @dataclass(frozen=True)
-class Stream:
-    """One conditioning branch through a take: a cache, and the prompts that it hears one after the
-    other.
-    """
+class PromptTrack:
+    """The prompts of one conditioning branch (a stream), one after the other in time."""
 
     group: str  # the guider's name for it: positive, negative ...
     places: tuple[int, ...]  # of its prompts in that group
@@ -56,23 +54,24 @@ class Stream:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Which prompts each chunk hears, by its number `Chunk.prompt`."""
+    """All prompts of a take, and which are in force, by `Cue.prompt`."""
 
-    streams: tuple[Stream, ...]
-    heard: tuple[tuple[Mix, ...], ...]  # by number, by stream
+    tracks: tuple[PromptTrack, ...]
+    mixes: tuple[tuple[Mix, ...], ...]  # by number, by track
 
-    def guider(self, guider, chunk: Chunk):
+    def guider(self, guider, cue: Cue):
         """The guider with nothing but the prompts in force; it itself where they never change."""
         if not any(PROMPT_START in cond for group in guider.conds.values() for cond in group):
             return guider
         now = copy.copy(guider)
-        now.conds = {**guider.conds, **{stream.group: [] for stream in self.streams}}
-        for stream, mix in zip(self.streams, self.heard[chunk.prompt]):
-            group = guider.conds[stream.group]
-            cond = _mixed(
-                group[stream.places[mix.number - 1]], group[stream.places[mix.number]], mix.weight
+        now.conds = {**guider.conds, **{track.group: [] for track in self.tracks}}
+        for track, mix in zip(self.tracks, self.mixes[cue.prompt]):
+            group = guider.conds[track.group]
+            first, before, after = (
+                group[track.places[number]] for number in (0, mix.number - 1, mix.number)
             )
-            now.conds[stream.group].append({**cond, "uuid": (group[stream.places[0]]["uuid"], mix)})
+            cond = _mixed(before, after, mix.weight)
+            now.conds[track.group].append({**cond, "uuid": (first["uuid"], mix)})
         return now
 
 
@@ -82,7 +81,7 @@ def prompt_name(group: str) -> str:
 
 
 def stream_and_prompt(uuid) -> tuple:
-    """What a batch row's id tells: its stream, and the prompt that it hears now."""
+    """What a batch row's id holds: its stream, and the prompt in force."""
     return uuid if isinstance(uuid, tuple) else (uuid, uuid)
 
 
@@ -90,92 +89,96 @@ def _mixed(before: dict, after: dict, weight: float) -> dict:
     """The prompt `after`, its text mixed with that of `before`."""
     if weight == 1:
         return after
-    old, new = before["model_conds"]["c_crossattn"].cond, after["model_conds"]["c_crossattn"]
-    length = max(old.shape[1], new.cond.shape[1])
-    old, text = (
-        functional.pad(t, (0, 0, 0, length - t.shape[1])) for t in (old, new.cond)
-    )  # the model pads texts with zeros as well
-    return {
-        **after,
-        "model_conds": {
-            **after["model_conds"],
-            "c_crossattn": new._copy_with(torch.lerp(old, text, weight)),
-        },
-    }
+    text = after["model_conds"]["c_crossattn"]
+    old, new = before["model_conds"]["c_crossattn"].cond, text.cond
+    # The model pads texts with zeros as well.
+    length = max(old.shape[1], new.shape[1])
+    old, new = (functional.pad(t, (0, 0, 0, length - t.shape[1])) for t in (old, new))
+    mixed = text._copy_with(torch.lerp(old, new, weight))
+    return {**after, "model_conds": {**after["model_conds"], "c_crossattn": mixed}}
 
 
 def arrange_prompts(
     guider, chunks: list[Chunk], policy: KVPolicy, compression: int, made: int
 ) -> tuple[Prompts, list[Chunk], tuple[str, ...]]:
-    """Sort the guider's conditionings into streams and mark the chunks with the prompts in force;
-    also notes, on those after the first `made`. ValueError with a sentence.
+    """Sort the guider's conditionings into tracks and give the chunks their cues; also notes, on
+    those after the first `made`. ValueError with a sentence.
     """
-    streams, notes = [], []
+    # 1. A track for each stream.
+    tracks, notes = [], []
     for name, group in active_conditionings(guider).items():
-        found, told = _streams_of(name, group, compression)
-        streams, notes = streams + found, notes + told
-    if not streams:
+        of_group, notes_of_group = _tracks_of(name, group, compression)
+        tracks += of_group
+        notes += notes_of_group
+    if not tracks:
         raise ValueError(
             "No prompt reaches the sampler: its conditionings are empty. Connect a prompt to "
             "positive."
         )
-    marked, heard, told = plan_prompts(
+
+    # 2. Which prompts are in force in each chunk.
+    cued, mixes, notes_in_time = plan_prompts(
         chunks,
-        [list(stream.starts) for stream in streams],
+        [list(track.starts) for track in tracks],
         compression,
         made,
-        [prompt_name(stream.group) for stream in streams],
+        [prompt_name(track.group) for track in tracks],
     )
+
+    # 3. Whether the schedule can change them so.
     allowed, name = policy.schedule.switches, type(policy.schedule).__name__
-    for chunk in marked:
-        if chunk.switch and chunk.switch.mode not in allowed:
+    for chunk in cued:
+        switch = chunk.cue.switch
+        if switch and switch.mode not in allowed:
             raise ValueError(
-                f"The prompt changes at latent frame {chunk.start_frame} by {chunk.switch.mode}, "
+                f"The prompt changes at latent frame {chunk.start_frame} by {switch.mode}, "
                 f"which {name} cannot do. "
                 f"Use {' or '.join(allowed) or 'one prompt'}, or another schedule."
             )
-    return Prompts(tuple(streams), tuple(heard)), marked, (*notes, *told)
+    return Prompts(tuple(tracks), tuple(mixes)), cued, (*notes, *notes_in_time)
 
 
-def _streams_of(name: str, group: list[dict], compression: int) -> tuple[list[Stream], list[str]]:
-    """The i-th conditioning of each start belongs to stream i."""
+def _tracks_of(
+    name: str, group: list[dict], compression: int
+) -> tuple[list[PromptTrack], list[str]]:
+    """The i-th conditioning of each start belongs to track i; also notes."""
+    # 1. The conditionings by where they begin; as many at each.
     by_start: dict[int, list[int]] = {}
     for place, cond in enumerate(group):
-        by_start.setdefault(cond.get(PROMPT_START, PromptStart(0)).frame(compression), []).append(
-            place
-        )
+        by_start.setdefault(_start_of(cond).frame(compression), []).append(place)
     counts = {frame: len(places) for frame, places in sorted(by_start.items())}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} at latent frame {frame}" for frame, count in counts.items())
+        listed = ", ".join(f"{count} at latent frame {frame}" for frame, count in counts.items())
         raise ValueError(
-            f"The {name} prompts do not pair up in time: of those that begin there are {told}. "
+            f"The {name} prompts do not pair up in time: of those that begin there are {listed}. "
             "Where two Prompt At Frame nodes of one "
             "chain have the same start_frame, give each its own; combine timelines that change at "
             "the same frames."
         )
-    streams, notes = [], []
-    for places in zip(*(by_start[frame] for frame in counts)):
-        kept = [places[0]]
-        for place in places[1:]:
+
+    # 2. A track of each column, without prompts that change nothing.
+    tracks, notes = [], []
+    for first, *later in zip(*(by_start[frame] for frame in counts)):
+        places = [first]
+        for place in later:
             start = group[place][PROMPT_START]
-            if start.mode != "cut" and _equal(group[kept[-1]], group[place]):
+            if start.mode != "cut" and _equal(group[places[-1]], group[place]):
                 notes.append(
                     f"The {prompt_name(name)} of {start.told(compression)} is the one in force, "
                     "so nothing was done."
                 )
             else:
-                kept.append(place)
-        streams.append(
-            Stream(
-                name,
-                tuple(kept),
-                tuple(group[place].get(PROMPT_START, PromptStart(0)) for place in kept),
-            )
-        )
-    return streams, notes
+                places.append(place)
+        starts = tuple(_start_of(group[place]) for place in places)
+        tracks.append(PromptTrack(name, tuple(places), starts))
+    return tracks, notes
+
+
+def _start_of(cond: dict) -> PromptStart:
+    return cond.get(PROMPT_START, PromptStart(0))
 
 
 def _equal(a: dict, b: dict) -> bool:
-    return comfy.conds.is_equal(
-        *({key: value for key, value in cond.items() if key not in OWN} for cond in (a, b))
-    )
+    """Whether two conditionings are the same prompt."""
+    a, b = ({key: value for key, value in cond.items() if key not in OWN} for cond in (a, b))
+    return comfy.conds.is_equal(a, b)

@@ -5,7 +5,7 @@ from comfy.ldm.wan.ar_model import CausalWanModel
 from comfy.ldm.wan.model import WanModel
 from torch import Tensor
 
-from ...kv_policies import Chunk, Geometry
+from ...kv_policies import Geometry, Span
 from .. import TESTED_HOSTS
 from .temporal_rope import temporal_angles
 
@@ -73,13 +73,13 @@ def _temporal_angles(model, backbone, channels: int, theta: float) -> tuple[floa
 
 def rotation(
     backbone,
-    chunk: Chunk,
+    span: Span,
     latent_height: int,
     latent_width: int,
     device: torch.device,
     transformer_options: dict,
 ) -> Tensor:
-    """The host's RoPE table for a chunk. Positions in fp32: in bf16, frames merge from the 257th
+    """The host's RoPE table for a span. Positions in fp32: in bf16, frames merge from the 257th
     on.
     """
 
@@ -94,10 +94,10 @@ def rotation(
             transformer_options=transformer_options,
         )
 
-    first, last = chunk.positions[0], chunk.positions[-1]
-    if last - first + 1 == chunk.frames:
-        return table(first, chunk.frames)
-    return torch.cat([table(frame, 1) for frame in chunk.positions], 1)
+    first, last = span.positions[0], span.positions[-1]
+    if last - first + 1 == len(span):
+        return table(first, len(span))
+    return torch.cat([table(position, 1) for position in span.positions], 1)
 
 
 def control_channels(model) -> int:

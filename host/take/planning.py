@@ -21,9 +21,9 @@ from ...rollout.timeline import prompt_frames
 from ..budget.memory import token_bytes
 from ..forward.attention import require_patched
 from ..forward.conditioning import check_conditioning, check_levels
-from ..forward.devices import check_lanes, lanes_of
+from ..forward.devices import check_lanes, lanes_of, roles_of_lanes
 from ..forward.prompts import Prompts, arrange_prompts
-from ..forward.roles import check_roles, role_notes, split_roles
+from ..forward.roles import check_roles
 from ..model.backbone import read_geometry, require_wan
 from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
@@ -47,7 +47,6 @@ class Plan:
     temporal_compression: int
     notes: tuple[str, ...]
     first_sigmas: Tensor | None  # of the first new chunk, where the model makes it in more steps
-    models: dict  # the host's MODELs of roles that the sampler's does not play
     lanes: dict  # the device of each of the schedule's lanes; none: all on one
     dtype: torch.dtype  # of keys and values
     piece: range  # numbers of the chunks to make in this run
@@ -68,7 +67,7 @@ class Plan:
             self.geometry,
             self.take,
             self.chunks,
-            len(self.prompts.streams),
+            len(self.prompts.tracks),
             self.dtype,
             self.memory,
             self.piece,
@@ -141,7 +140,7 @@ def plan_take(
     profile = profile_of(guider.model_options)
     assumed = profile or ARProfile()
     chunk_frames = chunk_frames or assumed.chunk_frames
-    policy, models = split_roles(policy or assumed.policy())
+    policy = policy or assumed.policy()
     notes = (
         (assumed.note,) * bool(assumed.note)
         if profile
@@ -160,7 +159,7 @@ def plan_take(
             f"The first new chunk took {assumed.first_chunk_steps} steps, as the model was "
             "trained.",
         )
-    notes += role_notes(policy, models, assumed)
+    notes += policy.schedule.notes(policy.models, assumed.noisy_history)
     prefix = given_latents(guider, shape, given_before(memory, prefix))
     given = 0 if prefix is None else prefix.shape[2]
     check_pauses(policy, shape, given, memory, stop_after, keeps)
@@ -179,15 +178,15 @@ def plan_take(
         check_levels(
             guider, policy.schedule, assumed.first_chunk_steps if first_sigmas is not None else 0
         )
-    check_roles(models, guider, shape)
+    check_roles(policy.models, guider, shape)
     lanes = lanes_of(model, policy, chunks, take.steps)
-    check_lanes(lanes, models, guider)
+    check_lanes(lanes, policy, roles_of_lanes(policy, geometry, take), guider)
     names, about = {}, {}
     if memory or keeps:
         names = stream_names(guider, prompts)
         about = describe_take(
             guider,
-            models,
+            policy.models,
             assumed.name,
             geometry,
             policy,
@@ -212,7 +211,6 @@ def plan_take(
         assumed.temporal_compression,
         notes + told,
         first_sigmas,
-        models,
         lanes,
         compute_dtype(model),
         piece,

@@ -5,14 +5,13 @@ clones on other devices.
 from torch import Tensor
 
 from ...kv_policies import Forward
-from ...kv_policies.schedule.flash_forward import ANCHORS
 from ...rollout.rollout import Model
 from ...rollout.session import Session
 from ..forward.conditioning import conditioning_of_item
 from ..forward.devices import guiders_of_lanes
 from ..forward.first_chunk import refine_first_chunk
 from ..forward.model_calls import guided_model
-from ..forward.roles import ROLES, Turns, guider_of_role
+from ..forward.roles import Turns, guider_of_role
 from .planning import Plan
 
 
@@ -39,7 +38,7 @@ class Players:
         shape, seed = tuple(noise.shape), extra_args.get("seed")
         self.roles = {
             role: guider_of_role(model, guider, sigmas, noise, latent_image, seed)
-            for role, model in plan.models.items()
+            for role, model in plan.policy.models.items()
         }
         self.lanes = guiders_of_lanes(guider, plan.lanes, sigmas, noise, latent_image, seed)
         self.turns = Turns(guider, lambda model, cache: plan.shape_to_load(model, shape, cache))
@@ -66,9 +65,11 @@ class Players:
         guider, extra_args, prompts = self.guider, self.extra_args, self.plan.prompts
         if not self.roles and not self.lanes:
             return guided_model(guider, extra_args, session, noise_index, prompts)
-        planner, renderer = (self.roles.get(role, guider) for role in ROLES)
-        # A stream keeps text keys of one model; the planner has few forwards, so its are computed
-        # anew.
+        schedule = self.plan.policy.schedule
+        # A stream keeps the text keys of one model: that of the role with the most forwards. For
+        # other roles they are computed at each forward.
+        keeps_text = {self.roles.get(schedule.roles[-1], guider)} if self.roles else {guider}
+        keeps_text |= set(self.lanes.values())
         models = {
             player: guided_model(
                 player,
@@ -78,24 +79,25 @@ class Players:
                 session,
                 noise_index,
                 prompts,
-                keep_text=player is not planner or not self.roles,
+                keep_text=player in keeps_text,
             )
-            for player in (planner, renderer, *self.lanes.values())
+            for player in dict.fromkeys((guider, *self.roles.values(), *self.lanes.values()))
         }
 
         def model_for(forward: Forward) -> Model:
-            lane = session.policy.schedule.lane(forward.memory)
-            player = self.lanes.get(lane, planner if lane == ANCHORS else renderer)
-            if self.roles and lane not in self.lanes:
-                self.turns.take(
-                    player, cache=not session.streams
-                )  # the first forward allocates the cache
+            lane = schedule.lane(forward.cache)
+            if lane in self.lanes:
+                return models[self.lanes[lane]]
+            player = self.roles.get(schedule.role_of(forward.cache), guider)
+            if self.roles:
+                # The first forward allocates the cache.
+                self.turns.claim(player, cache=not session.streams)
             return models[player]
 
         return Model(
             lambda forward, x, sigma: model_for(forward).predict(forward, x, sigma),
             lambda forward, x, sigma: model_for(forward).write(forward, x, sigma),
-            models[renderer].noise,
+            models[guider].noise,
         )
 
     def close(self):

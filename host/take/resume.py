@@ -40,8 +40,8 @@ LEAVE = {
 def stream_names(guider, prompts: Prompts) -> dict:
     """A name that outlives the run for the key of each stream."""
     return {
-        guider.conds[stream.group][stream.places[0]]["uuid"]: stream_name(i)
-        for i, stream in enumerate(prompts.streams)
+        guider.conds[track.group][track.places[0]]["uuid"]: stream_name(i)
+        for i, track in enumerate(prompts.tracks)
     }
 
 
@@ -61,8 +61,8 @@ def describe_take(
     and `control` [B, K, T, 2h, 2w].
     """
     texts = [
-        [fingerprint_of_prompt(guider.conds[stream.group][place]) for place in stream.places]
-        for stream in prompts.streams
+        [fingerprint_of_prompt(guider.conds[track.group][place]) for place in track.places]
+        for track in prompts.tracks
     ]
     told = {
         "model": name,
@@ -176,7 +176,7 @@ def check_memory(
             "at the same places."
         )
     shots = [
-        sorted({chunk.shot for chunk in some})
+        sorted({chunk.cue.shot for chunk in some})
         for some in (memory.chunks, chunks[: len(memory.chunks)])
     ]
     if shots[0] != shots[1]:

@@ -146,25 +146,21 @@ class ARVideoSampler(comfy.samplers.Sampler):
                     session, item, self.noise_index[item] if self.noise_index else item
                 )
                 rollout = Rollout(
-                    plan.chunks,
-                    sigmas,
-                    x[one],
-                    None if prefix is None else prefix[one],
-                    model,
-                    session,
-                    trace,
-                    progress,
-                    workers_of_lanes(model_wrap, plan.lanes),
+                    chunks=plan.chunks,
+                    sigmas=sigmas,
+                    noise=x[one],
+                    prefix=None if prefix is None else prefix[one],
+                    model=model,
+                    session=session,
+                    trace=trace,
+                    on_step=progress,
+                    workers=workers_of_lanes(model_wrap, plan.lanes),
+                    pieces=in_pieces(plan.piece, self.files.stream.save_every if self.files else 0),
+                    is_kept=self.on_memory is not None or self.files is not None,
+                    memory=self.memory,
+                    names=plan.names,
                 )
-                rollout.pieces = in_pieces(
-                    plan.piece, self.files.stream.save_every if self.files else 0
-                )
-                rollout.keeps = self.on_memory is not None or self.files is not None
-                if self.memory:
-                    rollout.resume(self.memory, plan.names)
-                for chunk, latents in run(
-                    rollout, session, trace, partial(self._keep, plan, rollout, output)
-                ):
+                for chunk, latents in run(rollout, partial(self._keep, plan, rollout, output)):
                     require_finite(chunk, latents)
                     progress.play(latents)
                     peaks.look()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..state import State, damaged, tensor_of
-from ..take import BankPlan, Chunk, Geometry
+from ..take import BankPlan, Geometry, Span
 from .pages import BankPages, Pages, PageSource
 from .rope import frequencies_of, turn_in_time
 
@@ -60,10 +60,12 @@ class Bank:
         """The pages by layer."""
         return self.store.layers
 
-    def reserve(self, chunk: Chunk):
-        """Append the chunk's rows. Their keys and values arrive with the forwards."""
+    def reserve(self, span: Span, shot: int = 0):
+        """Append the rows of a span, in the shot that begins with latent frame `shot`. Their keys
+        and values arrive with the forwards.
+        """
         tokens = self.geometry.tokens_per_frame
-        end = self.length + chunk.frames * tokens
+        end = self.length + len(span) * tokens
         if end > self.most:
             raise RuntimeError(
                 f"A KV bank for {self.most} rows was asked to hold {end}: the most_frames in the "
@@ -74,13 +76,13 @@ class Bank:
             larger = self.capacity // tokens * 5 // 4
             self._grow(min(self.most, tokens * max(needed, larger)))
         rows = slice(self.length, end)
-        numbers = torch.tensor(chunk.numbers)
-        positions = torch.tensor(chunk.positions, dtype=torch.float64)
+        numbers = torch.tensor(span.numbers)
+        positions = torch.tensor(span.positions, dtype=torch.float64)
         self.frame[rows] = numbers.repeat_interleave(tokens)
         self.position[rows] = positions.repeat_interleave(tokens)
-        self.cell[rows] = torch.arange(tokens).repeat(chunk.frames)
+        self.cell[rows] = torch.arange(tokens).repeat(len(span))
         self.length = end
-        self.shot = chunk.shot
+        self.shot = shot
 
     def _grow(self, capacity: int):
         self.store.grow(capacity, self.length)

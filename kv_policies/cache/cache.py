@@ -3,7 +3,7 @@
 import torch
 
 from ..state import State, list_of
-from ..take import BankPlan, Chunk, Geometry
+from ..take import BankPlan, Geometry, Span
 from .bank import Bank
 from .pages import PageSource
 
@@ -35,9 +35,9 @@ class KVCache:
                     "A KV policy's banks must share out all heads of every layer, each head once."
                 )
 
-    def reserve(self, chunk: Chunk):
+    def reserve(self, span: Span, shot: int = 0):
         for bank in self.banks:
-            bank.reserve(chunk)
+            bank.reserve(span, shot)
 
     def commit(self):
         for bank in self.banks:
@@ -46,6 +46,35 @@ class KVCache:
     def discard(self):
         for bank in self.banks:
             bank.discard()
+
+    def clear(self):
+        """Forget all rows; the buffers stay."""
+        for bank in self.banks:
+            bank.clear()
+
+    def forget(self, before_frame: int):
+        """Drop the rows of earlier latent frames."""
+        for bank in self.banks:
+            bank.keep((bank.frame[: bank.length] >= before_frame).nonzero()[:, 0])
+
+    def turn(self, first_position: int):
+        """Turn the history in time, to begin at a position. The keys are held as they were written,
+        so that turns do not add up.
+        """
+        for bank in self.banks:
+            bank.hold(bank.committed)
+            position = bank.position[: bank.committed]
+            bank.move(position - bank.position[0] + first_position)
+
+    def free(self):
+        """Drop every buffer now."""
+        for bank in self.banks:
+            bank.free()
+
+    @property
+    def copied_bytes(self) -> int:
+        """Most that moving rows has held twice."""
+        return max((bank.copied_bytes for bank in self.banks), default=0)
 
     def state(self) -> State:
         return {"banks": [bank.state() for bank in self.banks]}

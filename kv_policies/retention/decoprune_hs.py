@@ -65,6 +65,6 @@ class DeCoPruneHSRun(DeCoPruneRun):
         frame = static.frame[: static.length]
         recent = frame >= chunk.start_frame - self.policy.static_recent_frames
         static.keep(
-            ((frame < chunk.shot + self.policy.static_sink_frames) | recent).nonzero()[:, 0]
+            ((frame < chunk.cue.shot + self.policy.static_sink_frames) | recent).nonzero()[:, 0]
         )
         super().begin_chunk(cache, chunk)

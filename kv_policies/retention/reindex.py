@@ -38,7 +38,7 @@ class Reindex:
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         if chunk.given or self.how == "off":
             return
-        boundary, shot = chunk.start_frame, chunk.shot
+        boundary, shot = chunk.start_frame, chunk.cue.shot
         is_first_new = boundary == self.given_frames > 0
         is_due_again = self.how == "periodic" and boundary - self.at > self.recent
         if not is_first_new and not is_due_again:

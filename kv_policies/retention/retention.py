@@ -42,8 +42,7 @@ class RetentionRun:
 
     def cut(self, cache: KVCache, chunk: Chunk):
         """Forget the shot before: a new one begins with `chunk`."""
-        for bank in cache.banks:
-            bank.clear()
+        cache.clear()
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         """Evict, before the chunk's first write."""

@@ -93,11 +93,11 @@ class SinkWindowRun(RetentionRun):
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         sink, (bank,) = self.policy.sink_frames, cache.banks
         oldest = self._oldest_frame(chunk)
-        kept, first = (bank.rows_of(0, end - 1).stop for end in (chunk.shot + sink, oldest))
+        kept, first = (bank.rows_of(0, end - 1).stop for end in (chunk.cue.shot + sink, oldest))
         if first > kept:
             bank.keep(torch.arange(first, bank.length), after=kept)
         if (
-            sink and oldest > chunk.shot + sink and self.policy.sink_rope == "shifted"
+            sink and oldest > chunk.cue.shot + sink and self.policy.sink_rope == "shifted"
         ):  # a gap has opened: close it
             tokens = cache.geometry.tokens_per_frame
             bank.hold(sink * tokens)
@@ -109,7 +109,7 @@ class SinkWindowRun(RetentionRun):
     def _oldest_frame(self, chunk: Chunk) -> int:
         """First frame of the window, once chunks that no longer fit beside the sink have left."""
         room = self.policy.window_frames - chunk.frames
-        if chunk.start_frame - chunk.shot > room:
+        if chunk.start_frame - chunk.cue.shot > room:
             room -= (
                 self.policy.sink_frames
             )  # the whole past no longer fits: the sink takes its share

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..take import SWITCHES, Chunk
-from .schedule import Schedule
+from ..take import SWITCHES, Chunk, Forward
+from .schedule import Schedule, Stage
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,21 @@ class CleanPass(Schedule):
 
     context_noise: float = 0.0
     switches: ClassVar = SWITCHES
+    keeps_own_history: ClassVar = False
+    selects: ClassVar = True
 
-    def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        for chunk in rollout.in_work():
-            rollout.switch(chunk, self.context_noise)
-            rollout.begin(chunk)
+    def run(self, stage: Stage) -> Iterator[tuple[Chunk, Tensor]]:
+        for chunk in stage.in_work():
+            forward = Forward.of(chunk)
+            stage.switch(chunk, self.context_noise)
+            stage.begin(forward)
             if chunk.given:
-                x0 = rollout.given(chunk)
+                x = stage.given(chunk.span)
             else:
-                x = rollout.noise(chunk)
-                for step in range(rollout.steps):
-                    x0 = rollout.denoise(chunk, step, x)
-                    x = rollout.renoise(chunk, step, x0)
-                x0 = x
-            if rollout.is_read_later(chunk):
-                rollout.clean(chunk, x0, self.context_noise)
-            yield chunk, x0
+                x = stage.noise(chunk.span)
+                for step in range(stage.steps):
+                    x0 = stage.denoise(forward.at(step), x)
+                    x = stage.renoise(forward.at(step), x0)
+            if stage.is_read_later(chunk):
+                stage.clean(chunk, x, self.context_noise)
+            yield chunk, x

@@ -1,4 +1,4 @@
-"""No cache outlives a chunk: before each, the memory is made anew from a few finished frames (Krea
+"""No cache outlives a chunk: before each, the cache is made anew from a few finished frames (Krea
 Realtime 14B's own loop).
 """
 
@@ -9,10 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..policy import KVPolicy
 from ..retention.retention import Retention
-from ..take import SWITCHES, BankPlan, Chunk, Geometry, Take
-from .schedule import Schedule
+from ..take import SWITCHES, BankPlan, Chunk, Forward, Geometry, Span, Take
+from .schedule import Schedule, Stage
 
 CONTEXT = "context"
 
@@ -30,8 +29,7 @@ class ContextRecompute(Schedule):
     window_frames: int = 6
     switches: ClassVar = SWITCHES  # the context always runs under the chunk's own prompts
 
-    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        policy.require_plain(self)
+    def check(self, geometry: Geometry, take: Take):
         if self.window_frames <= geometry.chunk_frames:
             raise ValueError(
                 f"window_frames is {self.window_frames}, and a chunk alone has "
@@ -39,7 +37,7 @@ class ContextRecompute(Schedule):
                 f"Use at least {geometry.chunk_frames + 1}, so that it reads something of the past."
             )
 
-    def memories(
+    def caches(
         self, retention: Retention, geometry: Geometry, take: Take
     ) -> dict[str, list[BankPlan]]:
         frames = min(take.total_frames, self.window_frames)
@@ -50,58 +48,64 @@ class ContextRecompute(Schedule):
 
     def carries(self, chunks: list[Chunk], steps: int, made: int) -> dict[str, int]:
         """Finished latents, by frame."""
-        return (
-            {
-                str(frame): 1
-                for frame in range(chunks[made - 1].end_frame)
-                if self._is_read_after(chunks[made - 1], frame)
-            }
-            if made
-            else {}
-        )
+        if not made:
+            return {}
+        last = chunks[made - 1]
+        return {
+            str(frame): 1 for frame in range(last.end_frame) if self._is_read_after(last, frame)
+        }
 
     def _is_read_after(self, chunk: Chunk, frame: int) -> bool:
-        """The shot's first frame, and those that the next chunk may read."""
-        return frame == chunk.shot or frame >= chunk.end_frame - self.window_frames
+        """Whether a frame is the shot's first, or one that the chunk after `chunk` may read."""
+        return frame == chunk.cue.shot or frame >= chunk.end_frame - self.window_frames
 
-    def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        longest = max(chunk.frames for chunk in rollout.chunks)
-        finished = {int(frame): latent for frame, latent in rollout.carried.items()}
-        for chunk in rollout.in_work():
-            x = (
-                rollout.given(chunk)
-                if chunk.given
-                else self._render(rollout, chunk, finished, longest)
-            )
-            finished.update(zip(chunk.numbers, x.split(1, 2)))
+    def run(self, stage: Stage) -> Iterator[tuple[Chunk, Tensor]]:
+        longest = max(chunk.frames for chunk in stage.chunks)
+        finished = {int(frame): latent for frame, latent in stage.carried.items()}
+        for chunk in stage.in_work():
+            if chunk.given:
+                x = stage.given(chunk.span)
+            else:
+                x = self._render(stage, chunk, finished, longest)
+            finished.update(zip(chunk.span.numbers, x.split(1, 2)))
             finished = {
                 frame: latent
                 for frame, latent in finished.items()
                 if self._is_read_after(chunk, frame)
             }
-            rollout.carried = {str(frame): latent for frame, latent in finished.items()}
+            stage.carried = {str(frame): latent for frame, latent in finished.items()}
             yield chunk, x
 
-    def _render(self, rollout, chunk: Chunk, finished: dict[int, Tensor], longest: int) -> Tensor:
-        rollout.forget(CONTEXT, chunk.end_frame, chunk)
+    def _render(
+        self, stage: Stage, chunk: Chunk, finished: dict[int, Tensor], longest: int
+    ) -> Tensor:
+        own = Forward.of(chunk, cache=CONTEXT)
+
+        # 1. The context, in parts, at positions from 0 on. The first part finds the cache empty.
         context = self._context(chunk, longest)
+        oldest = chunk.end_frame
         for first in range(0, len(context), longest):
             part = context[first : first + longest]
-            placed = replace(chunk, frames=len(part), apart=part, position=first)
-            rollout.begin(placed, CONTEXT)
-            rollout.write(placed, torch.cat([finished[frame] for frame in part], 2), 0.0, CONTEXT)
-        placed = replace(chunk, position=len(context))
-        rollout.begin(placed, CONTEXT)
-        x = rollout.noise(chunk)
-        for step in range(rollout.steps):
-            x = rollout.renoise(chunk, step, rollout.denoise(placed, step, x, CONTEXT))
-        rollout.discard(CONTEXT)
+            forward = replace(own, span=Span.of_frames(part).at(first))
+            stage.begin(forward, oldest)
+            stage.write(forward, torch.cat([finished[frame] for frame in part], 2), 0.0)
+            oldest = None
+
+        # 2. The chunk, right behind it in time.
+        forward = replace(own, span=chunk.span.at(len(context)))
+        stage.begin(forward, oldest)
+        x = stage.noise(chunk.span)
+        for step in range(stage.steps):
+            x0 = stage.denoise(forward.at(step), x)
+            x = stage.renoise(forward.at(step), x0)
+        stage.discard(CONTEXT)
         return x
 
     def _context(self, chunk: Chunk, longest: int) -> tuple[int, ...]:
         """The frames that a chunk reads, of its own shot."""
-        latest = range(
-            max(chunk.shot + 1, chunk.start_frame - (self.window_frames - longest) + 1),
-            chunk.start_frame,
-        )
-        return (chunk.shot, *latest) if chunk.start_frame > chunk.shot else ()
+        shot = chunk.cue.shot
+        if chunk.start_frame <= shot:
+            return ()
+        room = self.window_frames - longest
+        latest = range(max(shot + 1, chunk.start_frame - room + 1), chunk.start_frame)
+        return (shot, *latest)

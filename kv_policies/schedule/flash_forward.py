@@ -4,18 +4,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from ..policy import KVPolicy
 from ..retention.retention import Retention
-from ..take import BankPlan, Chunk, Geometry, Take
-from .flash_forward_layout import ANCHORS, Layout, Work, stage
-from .schedule import Schedule
+from ..take import BankPlan, Chunk, Cue, Geometry, Span, Take
+from .flash_forward_layout import ANCHORS, Block, Layout, Work, stage_cache
+from .schedule import Schedule, Stage
+
+PLANNER, RENDERER = "planner", "renderer"
+NOISY_HISTORY = (
+    "FlashForward: the sampler's model plays both roles, and its profile does not say that it was "
+    "trained to read noisy history, so expect the take to drift. Connect planner_model and "
+    "renderer_model with the roles' LoRAs."
+)
+
+
+class Latents(NamedTuple):
+    """Noisy latents of the blocks and chunks in work, by number."""
+
+    blocks: dict[int, Tensor]
+    chunks: dict[int, Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,9 +43,7 @@ class FlashForward(Schedule):
     Anchors only condition: their frames are rendered like all others. An `anchor_window` of 0 makes
     no anchors, a `stage_history` of 0 keeps no history: the paper's ablations.
 
-    `planner_model` makes what goes into the anchors' memory, `renderer_model` the rest. They are
-    nothing to this schedule: the host splits its MODELs off, and a run's policy has words in their
-    place.
+    The planner makes what goes into the anchors' caches, the renderer the rest.
     """
 
     anchor_stride: int = 10
@@ -41,10 +52,9 @@ class FlashForward(Schedule):
     planner_history: int = 6
     stage_history: int = 5
     budget_frames: int = 21
-    planner_model: object = field(default=None, repr=False)  # None: the sampler's
-    renderer_model: object = field(default=None, repr=False)
     switches: ClassVar = ("swap",)
     extends: ClassVar = False
+    roles: ClassVar = (PLANNER, RENDERER)
 
     def __post_init__(self):
         for name, least in (
@@ -57,8 +67,7 @@ class FlashForward(Schedule):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}. Use at least {least}.")
 
-    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        policy.require_plain(self)
+    def check(self, geometry: Geometry, take: Take):
         if self.budget_frames < self.anchor_window + geometry.chunk_frames:
             raise ValueError(
                 f"budget_frames is {self.budget_frames}, and the anchor window "
@@ -78,12 +87,12 @@ class FlashForward(Schedule):
         """Blocks of anchors that are held at once: the planner's history or a chunk's window, and
         the block in work.
         """
-        window = (
-            -(-(self.anchor_window - 1) // self.block_anchors) + parts
-        )  # one more for each part that ends inside it
-        return min(blocks, max(self.planner_history, min(self.anchor_window, window)) + 1)
+        # A window over whole blocks, and one more for each part that ends inside it.
+        in_window = -(-(self.anchor_window - 1) // self.block_anchors) + parts
+        in_window = min(self.anchor_window, in_window)
+        return min(blocks, max(self.planner_history, in_window) + 1)
 
-    def memories(
+    def caches(
         self, retention: Retention, geometry: Geometry, take: Take
     ) -> dict[str, list[BankPlan]]:
         parts = self._parts(take.total_frames, take.given_frames, take.prompt_frames)
@@ -91,19 +100,23 @@ class FlashForward(Schedule):
         frames = min(
             take.total_frames, (self.history(geometry.chunk_frames) + 1) * geometry.chunk_frames
         )
-        most = max(
-            frames, min(take.total_frames, self.budget_frames - self.anchor_window)
-        )  # of chunks that are all short more may be remembered
-        return {
-            **{
-                f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)]
-                for slot in range(self.slots(blocks, len(parts)))
-            },
-            **{stage(step): [BankPlan(frames, most)] for step in range(take.steps)},
+        # of chunks that are all short more may be remembered
+        most = max(frames, min(take.total_frames, self.budget_frames - self.anchor_window))
+        anchors = {
+            f"{ANCHORS} {slot}": [BankPlan(self.block_anchors, self.block_anchors)]
+            for slot in range(self.slots(blocks, len(parts)))
         }
+        stages = {stage_cache(step): [BankPlan(frames, most)] for step in range(take.steps)}
+        return {**anchors, **stages}
 
-    def lane(self, memory: str) -> str:
-        return ANCHORS if memory.startswith(ANCHORS) else memory
+    def lane(self, cache: str) -> str:
+        return ANCHORS if cache.startswith(ANCHORS) else cache
+
+    def role_of(self, cache: str) -> str:
+        return PLANNER if cache.startswith(ANCHORS) else RENDERER
+
+    def notes(self, models: Mapping[str, object], noisy_history: bool) -> tuple[str, ...]:
+        return () if models or noisy_history else (NOISY_HISTORY,)
 
     def graph(self, chunks: list[Chunk], steps: int) -> dict[Work, tuple[Work, ...]]:
         return self.layout(chunks, steps).graph()
@@ -124,103 +137,92 @@ class FlashForward(Schedule):
         forward, and those of each prompt.
         """
         borders = {given, *prompt_frames}
-        return [
-            list(part)
-            for _, part in groupby(
-                self._anchors(total), lambda frame: sum(frame >= border for border in borders)
-            )
-        ]
+
+        def borders_before(frame: int) -> int:
+            return sum(frame >= border for border in borders)
+
+        return [list(part) for _, part in groupby(self._anchors(total), borders_before)]
 
     def layout(self, chunks: list[Chunk], steps: int) -> Layout:
-        total, given = chunks[-1].end_frame, sum(chunk.frames for chunk in chunks if chunk.given)
-        blocks: list[Chunk] = []
-        prompt = [chunk.prompt for chunk in chunks for _ in range(chunk.frames)]  # by latent frame
-        parts = self._parts(total, given, [chunk.start_frame for chunk in chunks if chunk.switch])
-        for part in parts:
-            known = part[0] < given
-            for first in range(0, len(part), self.block_anchors):
-                some = part[first : first + self.block_anchors]
-                blocks.append(
-                    Chunk(
-                        -1 - len(blocks),
-                        some[0],
-                        len(some),
-                        known,
-                        self.anchor_stride,
-                        prompt[part[0]],
-                    )
-                )
-        windows = []
-        for chunk in chunks:
-            centre = chunk.start_frame + (chunk.frames - 1) / 2
-            near = sorted(self._anchors(total), key=lambda frame: (abs(frame - centre), frame))[
-                : self.anchor_window
-            ]
-            windows.append((min(near, default=0), max(near, default=-1)))
+        total = chunks[-1].end_frame
+        given = sum(chunk.frames for chunk in chunks if chunk.given)
+        starts = [chunk.start_frame for chunk in chunks if chunk.cue.switch]
+        parts = self._parts(total, given, starts)
+        chunk_of_frame = [chunk for chunk in chunks for _ in range(chunk.frames)]
+        blocks = [
+            Block(
+                span=Span.of_frames(part[first : first + self.block_anchors]),
+                cue=Cue(prompt=chunk_of_frame[part[0]].cue.prompt),
+                given=part[0] < given,
+            )
+            for part in parts
+            for first in range(0, len(part), self.block_anchors)
+        ]
         return Layout(
-            tuple(blocks),
-            tuple(chunks),
-            tuple(windows),
-            self.planner_history,
-            self.history(max(chunk.frames for chunk in chunks)),
-            self.slots(len(blocks), len(parts)),
-            steps,
+            blocks=tuple(blocks),
+            chunks=tuple(chunks),
+            windows=tuple(self._window(chunk, total) for chunk in chunks),
+            planner_history=self.planner_history,
+            history=self.history(max(chunk.frames for chunk in chunks)),
+            slots=self.slots(len(blocks), len(parts)),
+            steps=steps,
         )
 
-    def take(self, rollout) -> Iterator[tuple[Chunk, Tensor]]:
-        layout = self.layout(rollout.chunks, rollout.steps)
-        for chunk in rollout.in_work():
+    def _window(self, chunk: Chunk, total: int) -> tuple[int, int]:
+        """First and last latent frame of the anchors that a chunk reads; (0, -1): of none."""
+        centre = chunk.start_frame + (chunk.frames - 1) / 2
+        by_distance = sorted(self._anchors(total), key=lambda frame: (abs(frame - centre), frame))
+        nearest = by_distance[: self.anchor_window]
+        return min(nearest, default=0), max(nearest, default=-1)
+
+    def run(self, stage: Stage) -> Iterator[tuple[Chunk, Tensor]]:
+        layout = self.layout(stage.chunks, stage.steps)
+        for chunk in stage.in_work():
             if chunk.index < layout.first_remembered:
-                yield chunk, rollout.given(chunk)
-        noisy: dict[tuple[str, int], Tensor] = {}  # what each block and chunk in work has come to
-        for work in rollout.walk(
-            layout.part(rollout.piece),
-            lambda work, rollout: self._run(work, layout, rollout, noisy),
-        ):
-            if work.kind == "render" and work.step == rollout.steps - 1:
-                yield layout.chunks[work.number], noisy.pop(("render", work.number))
+                yield chunk, stage.given(chunk.span)
+        latents = Latents({}, {})
 
-    def _run(self, work: Work, layout: Layout, rollout, noisy: dict):
-        """One forward, and what it leaves for others."""
-        if work.kind == "render":
-            self._render(work, layout, rollout, noisy)
-            return
-        block, key = layout.blocks[work.number], ("plan", work.number)
-        memory, reads = layout.memory(work.number), layout.block_reads(work.number)
-        if key not in noisy:
-            rollout.forget(memory, layout.chunks[-1].end_frame, block)
-            rollout.begin(block, memory)
-            noisy[key] = rollout.given(block) if block.given else rollout.noise(block)
+        def run_one(work: Work, stage: Stage):
+            make = self._render if work.kind == "render" else self._plan
+            make(work, layout, stage, latents)
+
+        for work in stage.walk(layout.part(stage.piece), run_one):
+            if work.kind == "render" and work.step == stage.steps - 1:
+                yield layout.chunks[work.number], latents.chunks.pop(work.number)
+
+    def _plan(self, work: Work, layout: Layout, stage: Stage, latents: Latents):
+        """A step of an anchor block, or its clean forward."""
+        block = layout.blocks[work.number]
+        forward = layout.block_forward(work.number, work.step)
+        if work.number not in latents.blocks:
+            # The slot is empty from here on.
+            stage.begin(forward, oldest=layout.chunks[-1].end_frame)
+            start = stage.given(block.span) if block.given else stage.noise(block.span)
+            latents.blocks[work.number] = start
         if work.kind == "plan":
-            noisy[key] = rollout.renoise(
-                block, work.step, rollout.denoise(block, work.step, noisy[key], memory, reads)
-            )
+            x0 = stage.denoise(forward, latents.blocks[work.number])
+            latents.blocks[work.number] = stage.renoise(forward, x0)
         else:
-            rollout.write(block, noisy.pop(key), 0.0, memory, reads)
+            stage.write(forward, latents.blocks.pop(work.number), 0.0)
 
-    def _render(self, work: Work, layout: Layout, rollout, noisy: dict):
-        chunk, key = layout.chunks[work.number], ("render", work.number)
-        memory, reads = stage(work.step), layout.chunk_reads(work.number)
-        oldest = layout.chunks[max(0, work.number - layout.history)]
-        rollout.forget(memory, oldest.start_frame if layout.history else chunk.start_frame, chunk)
-        rollout.begin(chunk, memory)
+    def _render(self, work: Work, layout: Layout, stage: Stage, latents: Latents):
+        """A step of a chunk. Given ones enter the stage's cache as noisy as chunks are there."""
+        chunk = layout.chunks[work.number]
+        forward = layout.chunk_forward(work.number, work.step)
+        oldest = layout.chunks[max(0, work.number - layout.history)] if layout.history else chunk
+        stage.begin(forward, oldest.start_frame)
         if chunk.given:
-            sigma = rollout.sigmas[work.step]
-            rollout.write(
-                chunk,
-                (1 - sigma) * rollout.given(chunk) + sigma * rollout.noise(chunk),
-                sigma,
-                memory,
-                reads,
-            )
-            noisy[key] = rollout.given(chunk)
+            sigma = stage.sigmas[work.step]
+            noisy = (1 - sigma) * stage.given(chunk.span) + sigma * stage.noise(chunk.span)
+            stage.write(forward, noisy, sigma)
+            latents.chunks[work.number] = stage.given(chunk.span)
             return
-        x0 = rollout.denoise(
-            chunk, work.step, rollout.noise(chunk) if work.step == 0 else noisy[key], memory, reads
-        )
-        rollout.commit(memory)
-        noisy[key] = rollout.renoise(chunk, work.step, x0)
-        if (
-            work.step + 1 < rollout.steps
-        ):  # handed on before this lane goes on to its next chunk, which a later copy would have to wait for
-            noisy[key] = rollout.bring(noisy[key], stage(work.step + 1))
+        x = stage.noise(chunk.span) if work.step == 0 else latents.chunks[work.number]
+        x0 = stage.denoise(forward, x)
+        stage.commit(forward.cache)
+        x = stage.renoise(forward, x0)
+        if work.step + 1 < stage.steps:
+            # Copied to the next lane before this lane goes on to its next chunk, which a later copy
+            # would have to wait for.
+            x = stage.bring(x, stage_cache(work.step + 1))
+        latents.chunks[work.number] = x

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..cache.bank import Bank
+from ..cache.view import View
 from ..retention.retention import Retention
 from ..state import State, count_of, counts_of, part_of
-from ..take import Chunk, Geometry, Take
+from ..take import Chunk, Forward, Geometry, Take
 from .frame_scores import History, KeyStatistics, frame_scores, history_of, key_statistics
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
@@ -104,26 +105,29 @@ class DirectedForcingRun(SelectionRun):
             tuple[Bank, int, int], dict[int, Tensor]
         ] = {}  # by bank, layer and frames of the chunk
         self.histories: dict[
-            Bank, tuple[tuple[int, int], History]
+            Bank, tuple[tuple[int, tuple], History]
         ] = {}  # and the chunk and rows that each is of
         self.statistics: dict[Bank, dict[int, KeyStatistics]] = {}  # by layer, of that history
         self.tally = ReadTally(total_frames)
 
-    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
-        history = self._history(bank, chunk)
+    def read(
+        self, layer: int, forward: Forward, q: Tensor, view: View, attention: Attention
+    ) -> Tensor:
+        chunk, bank = forward.chunk, view.bank
+        history = self._history(view, chunk)
         reach, by_budget = (
             len(history.counts) + chunk.frames,
             self._by_budget(layer, chunk, q, bank),
         )
         self.tally.count(chunk, chunk.frames * q.shape[2], q.device)
         self.most_in_reach = max(self.most_in_reach, reach)
-        if not self._is_active(bank, chunk, reach) or min(by_budget) >= reach:
+        if not self._is_active(bank, forward, reach) or min(by_budget) >= reach:
             self.tally.add(history.numbers, chunk.frames * q.shape[2])
-            return super().read(layer, chunk, q, bank, attention)
-        k, v = bank.read(layer)
+            return super().read(layer, forward, q, view, attention)
+        k, v = view.read(layer)
         if layer not in self.statistics[bank]:
             self.statistics[bank][layer] = key_statistics(
-                k[0, : bank.committed], history, self.geometry.grid[0]
+                k[0, : view.history_rows], history, self.geometry.grid[0]
             )
         scores = frame_scores(
             q[0], self.statistics[bank][layer], self.geometry.grid, self.policy.attention_weight
@@ -143,7 +147,7 @@ class DirectedForcingRun(SelectionRun):
                         chosen,
                         heads,
                         history,
-                        bank.committed,
+                        view.history_rows,
                         chunk.frames,
                         self.geometry.tokens_per_frame,
                     )
@@ -203,14 +207,15 @@ class DirectedForcingRun(SelectionRun):
             f"{self.frames_read / self.frames_in_reach:.0%} of them.",
         )
 
-    def _is_active(self, bank: Bank, chunk: Chunk, reach: int) -> bool:
-        """Whether frames are selected for a chunk with `reach` latent frames in reach.
+    def _is_active(self, bank: Bank, forward: Forward, reach: int) -> bool:
+        """Whether frames are selected for a forward with `reach` latent frames in reach.
 
         Once active in a shot, later chunks stay so, though a short last one reaches fewer frames.
         Earlier chunks, which a recache runs again, read as they did before.
         """
+        chunk = forward.chunk
         since = self.active_since.get(bank.number, -1)
-        if since >= chunk.shot:
+        if since >= chunk.cue.shot:
             return chunk.start_frame >= since
         if reach < self.active_from:
             return False
@@ -234,13 +239,13 @@ class DirectedForcingRun(SelectionRun):
             }
         return self.heads[key]
 
-    def _history(self, bank: Bank, chunk: Chunk) -> History:
+    def _history(self, view: View, chunk: Chunk) -> History:
         """That of the chunk in work; it and what the keys say of it hold until rows come or go."""
-        now = chunk.index, bank.committed
-        then, history = self.histories.get(bank, (None, None))
+        now = chunk.index, view.state
+        then, history = self.histories.get(view.bank, (None, None))
         if then != now:
-            history = history_of(bank, self.geometry, chunk.shot)
-            self.histories[bank], self.statistics[bank] = (now, history), {}
+            history = history_of(view, self.geometry, chunk.cue.shot)
+            self.histories[view.bank], self.statistics[view.bank] = (now, history), {}
         return history
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..cache.bank import Bank
+from ..cache.view import View
 from ..take import Geometry
 
 ANCHOR_FRAMES = 3  # first latent frames, of which one is always read
@@ -20,7 +20,7 @@ EPSILON = 1e-8
 
 
 class History(NamedTuple):
-    """The history of a bank as frames; a frame is its surviving tokens, whose rows follow each
+    """The history of a view as frames; a frame is its surviving tokens, whose rows follow each
     other. Index tensors on the device.
     """
 
@@ -35,10 +35,10 @@ class History(NamedTuple):
     row_lengths: Tensor  # [J * h] tokens of each token row of each frame
 
 
-def history_of(bank: Bank, geometry: Geometry, shot: int) -> History:
-    """The history of a bank; sink frames are the first ones from latent frame `shot` on."""
-    device, (h, w) = bank.device, geometry.grid
-    frame, cell = bank.frame[: bank.committed], bank.cell[: bank.committed]
+def history_of(view: View, geometry: Geometry, shot: int) -> History:
+    """The history of a view; sink frames are the first ones from latent frame `shot` on."""
+    device, (h, w) = view.device, geometry.grid
+    frame, cell = view.frame[: view.history_rows], view.cell[: view.history_rows]
     names, index, counts = torch.unique_consecutive(frame, return_inverse=True, return_counts=True)
     row_lengths = torch.bincount(index * h + cell // w, minlength=len(names) * h)
     parts = (

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..cache.bank import Bank
+from ..cache.view import View
 from ..retention.retention import Retention
-from ..take import Chunk, Geometry, Take
+from ..take import Forward, Geometry, Take
 from .selection import Attention, Selection, SelectionRun
 
 
@@ -25,9 +25,11 @@ class MaskedHeadRun(SelectionRun):
     def __init__(self, policy: MaskedHead):
         self.policy = policy
 
-    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
-        out = super().read(layer, chunk, q, bank, attention)
-        heads = bank.heads[layer]
+    def read(
+        self, layer: int, forward: Forward, q: Tensor, view: View, attention: Attention
+    ) -> Tensor:
+        out = super().read(layer, forward, q, view, attention)
+        heads = view.heads(layer)
         if layer == self.policy.layer and self.policy.head in heads:
             out = out.clone()
             out.unflatten(-1, (len(heads), -1))[:, :, heads.index(self.policy.head)] = 0

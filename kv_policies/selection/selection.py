@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..state import State
-from ..take import Chunk, Geometry, Take
+from ..take import Chunk, Forward, Geometry, Take
 
 if TYPE_CHECKING:
-    from ..cache.bank import Bank
+    from ..cache.view import View
     from ..retention.retention import Retention
 
 Attention = Callable[
@@ -22,13 +22,17 @@ Attention = Callable[
 
 
 class SelectionRun:
-    """The reading of one stream during one run. By default every query reads every row of its bank."""
+    """The reading of one stream during one run. By default every query reads every row."""
 
     notes: tuple[str, ...] = ()  # what a user should know about this run
 
-    def read(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank, attention: Attention) -> Tensor:
-        """Attention of the chunk's rotated queries `[1, N, H, D]` over a bank: `[1, N, H * D]`."""
-        return attention(q, *bank.read(layer))
+    def read(
+        self, layer: int, forward: Forward, q: Tensor, view: View, attention: Attention
+    ) -> Tensor:
+        """Attention of a forward's rotated queries `[1, N, H, D]` over the rows that it can read:
+        `[1, N, H * D]`.
+        """
+        return attention(q, *view.read(layer))
 
     def reads(self, chunk: Chunk) -> Tensor | None:
         """Of each latent frame of the take `[T]`, 0 to 1: by how many of the chunk's query frames,
@@ -58,7 +62,7 @@ class Selection(ABC):
 
 @dataclass(frozen=True)
 class ReadAll(Selection):
-    """Every query reads every row of its bank."""
+    """Every query reads every row."""
 
     def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
         return SelectionRun()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..cache.pages import BankPages
-from ..take import HISTORY, Geometry, Take
+from ..take import Geometry
 from .coded import FORMATS
 from .coded_bank import CodedBankPages
 from .coded_keys import GROUP
 from .coded_pages import Room
 from .host_pages import HostBankPages
 from .storage import Storage
-
-if TYPE_CHECKING:
-    from ..policy import KVPolicy
 
 DTYPES = ("model", *FORMATS)
 DEVICES = ("model", "cpu")
@@ -57,25 +53,16 @@ class KVStorage(Storage):
     def is_plain(self) -> bool:
         return self.dtype == self.device == "model"
 
-    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        if self.is_plain:
-            return
-        if set(policy.schedule.memories(policy.retention, geometry, take)) != {HISTORY}:
-            raise ValueError(
-                f"{type(policy.schedule).__name__} has short memories of its own, which stay on "
-                "the device in the model's dtype. "
-                "Remove KV Storage, or use the clean-pass loop."
-            )
+    def check(self, geometry: Geometry, retention: str, moving_frames: int):
         if self.dtype == "model":
             return
-        moving = policy.retention.moving_frames(take)
-        if moving > self.sink_frames:
+        if moving_frames > self.sink_frames:
             raise ValueError(
-                f"{type(policy.retention).__name__} turns the keys of {moving} latent frames "
+                f"{retention} turns the keys of {moving_frames} latent frames "
                 f"again and again, and {self.dtype} would "
                 "round them anew each time. Leave the sink in place (absolute) or re-index once "
                 "(auto), or use sink_frames of at least "
-                f"{moving} here."
+                f"{moving_frames} here."
             )
         if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
             raise ValueError(

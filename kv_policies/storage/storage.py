@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..cache.pages import BankPages, Pages
-from ..take import Geometry, Take
-
-if TYPE_CHECKING:
-    from ..policy import KVPolicy
+from ..take import Geometry
 
 
 @dataclass(frozen=True)
@@ -23,9 +19,10 @@ class Storage:
         """Whether rows lie on the model's device in the model's dtype."""
         return True
 
-    def check(self, policy: KVPolicy, geometry: Geometry, take: Take):
-        """Raise ValueError, in a sentence, when tokens cannot be held so with the other slots, this
-        model or take.
+    def check(self, geometry: Geometry, retention: str, moving_frames: int):
+        """Raise ValueError, in a sentence, when tokens of this model cannot be held so under a
+        retention of that name, which turns the keys of `moving_frames` first latent frames again
+        and again.
         """
 
     def pages(

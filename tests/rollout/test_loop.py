@@ -101,7 +101,7 @@ def test_cached_history_equals_attention_over_the_whole_past():
             return torch.einsum("bhns,bshd->bnhd", score.softmax(-1), v).flatten(2)
 
     plain = fake.FakeTransformer(WithoutCache())(
-        Forward(Chunk(0, 0, 6), 0), torch.cat([prefix, seen["x"]], 2), 0.0
+        Forward.of(Chunk(0, 0, 6)), torch.cat([prefix, seen["x"]], 2), 0.0
     )
     assert torch.allclose(seen["x0"], plain[:, :, 4:], atol=1e-6)
 
@@ -129,7 +129,7 @@ def test_an_error_in_mid_take_leaves_no_tensor_and_the_next_run_is_equal(retenti
 def test_a_caller_that_stops_early_frees_the_caches():
     sessions = []
 
-    def stop(session, finished):
+    def stop(session, chunk):
         sessions.append(session)
         raise InterruptedError
 

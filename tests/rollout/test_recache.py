@@ -164,10 +164,10 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     """The sink is pinned to the new shot's first frames."""
     names = {}
 
-    def told(session, finished):
+    def told(session, chunk):
         banks = fake.banks(session)
         names.setdefault(len(banks), []).append(
-            (finished.chunk.start_frame, [bank.token_ids().tolist() for bank in banks])
+            (chunk.start_frame, [bank.token_ids().tolist() for bank in banks])
         )
 
     fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.0)

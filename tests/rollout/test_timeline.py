@@ -17,7 +17,7 @@ def planned(*starts, frames=24, chunk=3, given=0):
 
 
 def switches(chunks):
-    return {chunk.start_frame: chunk.switch.mode for chunk in chunks if chunk.switch}
+    return {chunk.start_frame: chunk.cue.switch.mode for chunk in chunks if chunk.cue.switch}
 
 
 def test_one_pixel_frame_of_the_first_latent_frame_then_four_of_each():
@@ -127,7 +127,7 @@ def test_a_prompt_takes_effect_with_the_next_chunk_that_begins_at_or_after_it():
     for start, chunk in ((6, 6), (7, 9), (9, 9)):
         chunks, heard, notes = planned(PromptStart(start))
         assert switches(chunks) == {chunk: "swap"} and heard == [(Mix(0),), (Mix(1),)]
-        assert [c.prompt for c in chunks] == [int(c.start_frame >= chunk) for c in chunks]
+        assert [c.cue.prompt for c in chunks] == [int(c.start_frame >= chunk) for c in chunks]
         assert notes == (f"Latent frame {chunk}: the prompt changes (swap).",)
 
 
@@ -178,7 +178,7 @@ def test_a_blend_that_reaches_past_the_next_prompt_is_refused():
 
 def test_a_cut_begins_a_shot_and_cannot_be_blended():
     chunks, *_ = planned(PromptStart(6, "cut"), PromptStart(13, "cut"))
-    assert [chunk.shot for chunk in chunks] == [0, 0, 6, 6, 6, 15, 15, 15]
+    assert [chunk.cue.shot for chunk in chunks] == [0, 0, 6, 6, 6, 15, 15, 15]
     with pytest.raises(ValueError, match="a cut with a blend of 3"[2:]):
         PromptStart(6, "cut", 3)
 
@@ -192,5 +192,7 @@ def test_reset_and_transition_have_one_rule():
         [PromptStart(0), PromptStart(6, "cut"), PromptStart(12, "recache", 3, 5)],
     ]
     chunks, heard, _ = plan_prompts(plan_chunks(18, 3), both, 4)
-    assert switches(chunks) == {6: "cut", 12: "recache"} and chunks[4].switch.recache_frames == 5
+    assert (
+        switches(chunks) == {6: "cut", 12: "recache"} and chunks[4].cue.switch.recache_frames == 5
+    )
     assert heard == [(Mix(0), Mix(0)), (Mix(1), Mix(1)), (Mix(1), Mix(2))]

@@ -77,15 +77,13 @@ def test_a_graph_is_an_order_and_holds_back_what_would_overwrite(schedule, frame
     reached = {}  # everything that has surely ended when a work begins
     for work, needs in graph.items():
         reached[work] = set(needs).union(*(reached[need] for need in needs))
-        reads = (
-            layout.chunk_reads(work.number)
-            if work.kind == "render"
-            else layout.block_reads(work.number)
-        )
-        writes = None if work.kind == "render" else layout.memory(work.number)
-        assert writes not in [memory for memory, *_ in reads]
-        for memory, *_ in reads:
-            readers.setdefault(memory, set()).add(work)
+        renders = work.kind == "render"
+        make = layout.chunk_forward if renders else layout.block_forward
+        forward = make(work.number, work.step)
+        writes = None if renders else forward.cache
+        assert writes not in [read.cache for read in forward.reads]
+        for read in forward.reads:
+            readers.setdefault(read.cache, set()).add(work)
         if writes:  # a forward that read what lay here until now, and is not of this block, is over
             mine = {
                 other
@@ -215,7 +213,7 @@ def test_a_cancel_outside_the_workers_ends_them_and_frees_everything(by):
     def stop(*args):
         raise KeyboardInterrupt
 
-    def keep(session, finished):
+    def keep(session, chunk):
         sessions.append(session)
         if by == "caller" and len(sessions) == 3:
             stop()
@@ -250,7 +248,7 @@ def test_workers_have_the_callers_gradient_mode(monkeypatch):
 
 
 def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
-    made, held, copy = [], [], Stream.copy
+    made, held, copy = [], [], Stream._copy
 
     def watch(self, forward, memory, device):
         if (memory, device) not in self.copies:
@@ -259,7 +257,7 @@ def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
         held.append(sum(on == device for _, on in list(self.copies)))
         return copied
 
-    monkeypatch.setattr(Stream, "copy", watch)
+    monkeypatch.setattr(Stream, "_copy", watch)
     for workers in (4, 3, 2):  # with fewer, stages share a device and its copies
         made.clear()
         fake.take(KVPolicy(schedule=SMALL), 31, workers=workers)

@@ -267,7 +267,7 @@ def with_lora(model):
 
 def test_a_planner_of_its_own_has_a_device_of_its_own(monkeypatch, threads):
     model = prepared()
-    policy = KVPolicy(schedule=replace(SMALL.schedule, planner_model=with_lora(model)))
+    policy = replace(SMALL, models={"planner": with_lora(model)})
     whole, plain = take(model, policy, cfg=2.0), take(model, cfg=2.0)
     threads.clear()
     spread = spread_over(model, 3, monkeypatch)
@@ -283,12 +283,12 @@ def test_a_planner_of_its_own_has_a_device_of_its_own(monkeypatch, threads):
     [
         (
             2,
-            "planner_model",
+            "planner",
             "would take turns with a step on one device. Spread the MODEL over 3 devices",
         ),
         (
             3,
-            "renderer_model",
+            "renderer",
             "renderer_model is not. Connect the renderer's model, behind the multi-GPU node",
         ),
     ],
@@ -300,7 +300,7 @@ def test_roles_that_would_take_turns_are_refused_on_several_devices(
     with pytest.raises(ValueError, match=words):
         take(
             spread_over(model, devices, monkeypatch),
-            KVPolicy(schedule=replace(SMALL.schedule, **{role: model})),
+            replace(SMALL, models={role: model}),
         )
 
 

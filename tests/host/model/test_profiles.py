@@ -165,7 +165,7 @@ def test_every_profile_survives_its_json_and_holds_a_chunk(profile):
     )
     take, policy = Take(81, 0, (1.0, 0.0), 0), profile.policy()
     policy.retention.check(geometry, take)
-    policy.schedule.check(policy, geometry, take)
+    policy.schedule.check(geometry, take)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,6 @@ def test_a_memory_of_another_dtype_is_refused():
 
 def test_a_role_that_computes_in_another_dtype_is_refused():
     planner = fresh(torch.float32, "bf16")
-    policy = KVPolicy(schedule=FlashForward(anchor_stride=4, planner_model=planner))
+    policy = KVPolicy(schedule=FlashForward(anchor_stride=4), models={"planner": planner})
     with pytest.raises(ValueError, match="dtype torch.bfloat16, the sampler's model torch.float32"):
         make(fresh(torch.float32, "default"), policy=policy)

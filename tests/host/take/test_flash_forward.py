@@ -43,16 +43,16 @@ def models(change=0.5):
 
 
 def take(model, planner=None, renderer=None, frames=9, **options):
-    roles = {
-        "planner_model": planner and patch(planner),
-        "renderer_model": renderer and patch(renderer),
-    }
+    roles = {"planner": planner, "renderer": renderer}
     stats = []
     out = tiny.ours(
         model,
         options.pop("noise", tiny.noise_of(frames, **tiny.SIZE)),
         2,
-        KVPolicy(schedule=replace(SMALL, **roles)),
+        KVPolicy(
+            schedule=SMALL,
+            models={role: patch(model) for role, model in roles.items() if model},
+        ),
         steps=2,
         on_stats=stats.append,
         **options,
@@ -197,7 +197,7 @@ def test_a_model_that_is_not_prepared_is_refused():
             base,
             tiny.noise_of(5, **tiny.SIZE),
             2,
-            KVPolicy(schedule=replace(SMALL, renderer_model=lora)),
+            KVPolicy(schedule=SMALL, models={"renderer": lora}),
         )
 
 
@@ -227,7 +227,8 @@ def test_the_node_prepares_its_models_and_appends_its_inputs():
     assert (
         hash(policy) == hash(replace(policy))
         and policy == replace(policy)
-        and policy.schedule != SMALL
+        and policy.schedule == SMALL
+        and list(policy.models) == ["planner"]
     )
     out = tiny.ours(base, tiny.noise_of(9, **tiny.SIZE), 2, policy, steps=2)
     assert torch.equal(out, take(base, planner=lora)[0])

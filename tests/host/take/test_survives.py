@@ -117,7 +117,7 @@ def test_positions_stay_exact_in_half_precision(model):
     from keepsake.host.model.backbone import rotation
 
     backbone = model.get_model_object("diffusion_model")
-    table = rotation(backbone, Chunk(0, 5001, 1), 4, 4, torch.device("cpu"), {})
+    table = rotation(backbone, Chunk(0, 5001, 1).span, 4, 4, torch.device("cpu"), {})
     angle = 5001 * torch.tensor(10000.0, dtype=torch.float64) ** (
         -torch.arange(0, 8, 2, dtype=torch.float64) / 8
     )

@@ -18,7 +18,7 @@ def filled_bank(frames=4, dtype=torch.float32, heads=((0, 1), (0, 1)), plan=None
 
 def fill(bank, frames, more=0):
     for index, start in enumerate(range(0, frames, 2)):
-        bank.reserve(Chunk(index, start, 2))
+        bank.reserve(Chunk(index, start, 2).span)
         for layer, heads in enumerate(bank.heads):
             k = (
                 torch.arange(bank.committed, bank.length)[None, :, None, None].expand(
@@ -70,7 +70,7 @@ def test_reading_copies_nothing():
 def test_the_chunk_in_work_survives_compaction_and_is_overwritten_in_place():
     bank = filled_bank(frames=6)
     bank.keep(torch.arange(8))
-    bank.reserve(Chunk(2, 4, 2))
+    bank.reserve(Chunk(2, 4, 2).span)
     bank.write(0, torch.full((1, 4, 2, 4), 7.0), torch.full((1, 4, 2, 4), 7.0))
     bank.keep(torch.tensor([0, 5, 8, 9, 10, 11]))
     assert (bank.committed, bank.length) == (2, 6)
@@ -82,7 +82,7 @@ def test_the_chunk_in_work_survives_compaction_and_is_overwritten_in_place():
 def test_a_policy_cannot_drop_the_chunk_in_work():
     bank = filled_bank(frames=6)
     bank.keep(torch.arange(8))
-    bank.reserve(Chunk(2, 4, 2))
+    bank.reserve(Chunk(2, 4, 2).span)
     for rows in (torch.arange(2), torch.arange(8), torch.arange(11)):
         with pytest.raises(RuntimeError, match="chunk in work"):
             bank.keep(rows)
@@ -91,7 +91,7 @@ def test_a_policy_cannot_drop_the_chunk_in_work():
 def test_a_bank_that_is_too_small_says_so():
     bank = filled_bank()
     with pytest.raises(RuntimeError, match="most_frames"):
-        bank.reserve(Chunk(2, 4, 2))
+        bank.reserve(Chunk(2, 4, 2).span)
 
 
 def test_a_bank_grows_and_loses_nothing():
@@ -106,7 +106,7 @@ def test_a_bank_grows_and_loses_nothing():
         filled_bank(frames=4, plan=BankPlan(2, 8)).capacity == 8
     )  # by a quarter at least, and no further than it must
     with pytest.raises(RuntimeError, match="most_frames"):
-        grown.reserve(Chunk(4, 8, 2))
+        grown.reserve(Chunk(4, 8, 2).span)
 
 
 def test_bytes_are_those_of_the_buffers():

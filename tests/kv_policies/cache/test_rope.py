@@ -76,7 +76,7 @@ def test_a_history_past_1024_frames_that_was_squeezed_again_and_again_stays_exac
         )
         bare = keys()
         for start in (0, 3, 900, 1500, 5000):
-            bank.reserve(Chunk(0, start, 1))
+            bank.reserve(Chunk(0, start, 1).span)
             row = bank.length - 1
             k = rotate_in_time(
                 bare[:, row : row + 1], torch.tensor([float(start)], dtype=torch.float64), 6

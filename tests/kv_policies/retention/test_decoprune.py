@@ -99,17 +99,16 @@ def script(
     model = Model(made.predict, made.forward, lambda number, step, like: torch.zeros_like(like))
     prefix = torch.zeros_like(fake.noise_of(given)) if given else None
     rollout = Rollout(
-        plan_chunks(frames, chunk_frames, given),
-        torch.tensor(sigmas, dtype=torch.float64),
-        fake.noise_of(frames) * 0,
-        prefix,
-        model,
-        session,
-        trace,
-        lambda *a: None,
+        chunks=plan_chunks(frames, chunk_frames, given),
+        sigmas=torch.tensor(sigmas, dtype=torch.float64),
+        noise=fake.noise_of(frames) * 0,
+        prefix=prefix,
+        model=model,
+        session=session,
+        trace=trace,
     )
-    for finished in run(rollout, session, trace):
-        on_chunk(session, finished.chunk)
+    for chunk, _ in run(rollout):
+        on_chunk(session, chunk)
     return made, trace
 
 
@@ -313,7 +312,7 @@ def test_a_probe_leaves_no_trace():
     def caches(retention):
         seen = []
 
-        def keep(session, finished):
+        def keep(session, chunk):
             bank = fake.bank(session)
             seen.append(
                 [t[:, : bank.committed].clone() for pages in bank.pages for t in (pages.k, pages.v)]
@@ -340,7 +339,7 @@ def test_a_cut_begins_anew():
         2,
         sigmas=SIGMAS,
         starts=[PromptStart(8, "cut")],
-        on_chunk=lambda session, finished: states.append(
+        on_chunk=lambda session, chunk: states.append(
             session.streams["positive"].retention.state()
         ),
     )
@@ -354,7 +353,7 @@ def test_a_cut_begins_anew():
 def test_both_streams_of_guidance_keep_the_same_tokens():
     seen = []
 
-    def look(session, finished):
+    def look(session, chunk):
         seen.append(
             [
                 fake.bank(session, stream).frame[: fake.bank(session, stream).length].tolist()
@@ -379,9 +378,9 @@ def test_the_reindex_moves_the_keys_of_a_given_history_once():
         {},
     )
 
-    def look(session, finished):
+    def look(session, chunk):
         bank = fake.bank(session)
-        (before if finished.chunk.end_frame == 12 else after).update(
+        (before if chunk.end_frame == 12 else after).update(
             frame=bank.frame[: bank.committed].clone(),
             position=bank.position[: bank.committed].clone(),
             k=[pages.k[:, : bank.committed].clone() for pages in bank.pages],

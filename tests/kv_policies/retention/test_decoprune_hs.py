@@ -30,7 +30,7 @@ def banks(retention, frames=16, **options):
     """Frames in each bank when each chunk is finished."""
     seen = []
 
-    def look(session, finished):
+    def look(session, chunk):
         seen.append(
             [sorted(set(bank.frame[: bank.committed].tolist())) for bank in fake.banks(session)]
         )
@@ -96,7 +96,7 @@ def test_the_longer_of_both_sinks_is_left_alone_by_prompts():
 def test_static_heads_are_reindexed_too():
     positions = []
 
-    def look(session, finished):
+    def look(session, chunk):
         positions.append(
             [bank.position[: bank.committed].min().item() for bank in fake.banks(session)]
         )
@@ -178,7 +178,7 @@ def test_profiling_weighs_the_latest_four_context_frames_against_all_but_the_fir
         KVCache(fake.geometry(), [BankPlan(14, 14)], Storage(), torch.float32, torch.device("cpu")),
     )
     for index in range(7):
-        cache.reserve(Chunk(index, 2 * index, 2))
+        cache.reserve(Chunk(index, 2 * index, 2).span)
         cache.banks[0].write(0, *[torch.zeros(1, 12, 2, 8)] * 2)
         if index < 6:
             cache.commit()

@@ -61,7 +61,7 @@ def test_a_run_is_bounded_repeatable_and_leaves_nothing_on_the_policy(retention,
     policy, before = KVPolicy(retention), copy.deepcopy(retention)
     plans = retention.banks(fake.geometry(chunk_frames), Take(10, 0, (1.0, 0.8, 0.5, 0.0), 1))
 
-    def on_chunk(session, finished):
+    def on_chunk(session, chunk):
         for stream in session.streams:
             for bank, plan in zip(fake.banks(session, stream), plans, strict=True):
                 assert bank.length <= bank.capacity <= 6 * plan.most_frames

@@ -78,7 +78,7 @@ def test_the_blocks_of_a_large_picture_are_a_6x13_grid():
     for frame in range(2):
         k = torch.ones(1, 12, 26, 1, fake.DIM)
         k[:, 3, 5] = 1 - 2 * frame
-        cache.reserve(Chunk(frame, frame, 1))
+        cache.reserve(Chunk(frame, frame, 1).span)
         cache.banks[0].write(0, *[k.flatten(1, 2)] * 2)
         cache.commit()
     run = TempDiffPrune().start(geometry, Take(2, 0, (1.0, 0.0), 0))

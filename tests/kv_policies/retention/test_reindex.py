@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from keepsake.kv_policies import BankPlan, Chunk, DeCoPrune, KVCache, Storage, Take
+from keepsake.kv_policies import BankPlan, Chunk, Cue, DeCoPrune, KVCache, Storage, Take
 from keepsake.kv_policies.retention.reindex import Reindex, virtual_frames
 
 from ... import fake
@@ -25,7 +25,7 @@ def reindexed_at(how, given=0, shot=0):
     """Where it was done last, or where the shot began, as each of ten chunks of two frames begins."""
     reindex, at = Reindex(how, 6, 4, "all", Take(20, given, (1.0, 0.0), 0)), []
     for index, start in enumerate(range(0, 20, 2)):
-        chunk = Chunk(index, start, 2, given=start < given, shot=shot if start >= shot else 0)
+        chunk = Chunk(index, start, 2, start < given, Cue(shot=shot if start >= shot else 0))
         if start == shot > 0:
             reindex.cut(chunk)
         reindex.begin_chunk(SimpleNamespace(banks=[], geometry=fake.geometry()), chunk)
@@ -49,7 +49,8 @@ def test_a_shot_is_squeezed_as_if_it_were_a_take():
         move=lambda position, pairs: moved.append(position.tolist()),
     )
     Reindex("periodic", 6, 4, "all", Take(130, 0, (1.0, 0.0), 0)).begin_chunk(
-        SimpleNamespace(banks=[bank], geometry=fake.geometry()), Chunk(60, 120, 2, shot=100)
+        SimpleNamespace(banks=[bank], geometry=fake.geometry()),
+        Chunk(60, 120, 2, cue=Cue(shot=100)),
     )
     assert moved == [[114, 115, 116, 119]]
 
@@ -63,7 +64,7 @@ def test_fast_bands_leave_the_slower_half_of_the_temporal_pairs(bands, turned):
     geometry = fake.geometry(layers=1, heads=1)
     cache = KVCache(geometry, [BankPlan(14, 14)], Storage(), torch.float64, torch.device("cpu"))
     for index in range(6):
-        cache.reserve(Chunk(index, 2 * index, 2))
+        cache.reserve(Chunk(index, 2 * index, 2).span)
         key = torch.zeros(1, 12, 1, 8, dtype=torch.float64)
         key[..., [0, 2]] = 1  # both pairs point along their first channel
         cache.banks[0].write(0, key, key)

@@ -20,14 +20,12 @@ def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=ONE):
     seen = []
 
     def watch(session, forward, x, sigma):
-        bank, tokens = session.streams["positive"].caches[forward.memory].banks[0], 6
+        bank, tokens = session.streams["positive"].caches[forward.cache].banks[0], 6
         read = [
             list(map(int, names[: bank.committed : tokens]))
             for names in (bank.frame, bank.position)
         ]
-        seen.append(
-            (list(forward.chunk.numbers), list(forward.chunk.positions), float(sigma), *read)
-        )
+        seen.append((list(forward.span.numbers), list(forward.span.positions), float(sigma), *read))
 
     out, trace, _ = fake.take(
         KVPolicy(schedule=schedule), frames, chunk_frames, prefix, sigmas, on_forward=watch
@@ -83,9 +81,9 @@ def test_the_whole_context_hears_the_chunks_prompt(mode):
     )
     assert [(frame, prompt) for frame, prompt, _ in transformer.reads] == [
         (0, 0),
+        (0, 0),
         (2, 0),
-        (2, 0),
-        (4, 1),
+        (0, 1),
         (4, 1),
     ]
 
@@ -140,7 +138,7 @@ def test_a_window_without_context_is_refused():
         ValueError,
         match="window_frames is 3, and a chunk alone has 3 latent frames. Use at least 4",
     ):
-        ContextRecompute(3).check(KVPolicy(), fake.geometry(chunk_frames=3), Take(9, 0, ONE, 0))
+        ContextRecompute(3).check(fake.geometry(chunk_frames=3), Take(9, 0, ONE, 0))
 
 
 @pytest.mark.parametrize(
@@ -148,6 +146,4 @@ def test_a_window_without_context_is_refused():
 )
 def test_slots_that_would_do_nothing_are_refused(policy):
     with pytest.raises(ValueError, match="ContextRecompute keeps a history of its own"):
-        ContextRecompute().check(
-            KVPolicy(schedule=ContextRecompute(), **policy), fake.geometry(), Take(9, 0, ONE, 0)
-        )
+        KVPolicy(schedule=ContextRecompute(), **policy).check(fake.geometry(), Take(9, 0, ONE, 0))

@@ -30,13 +30,13 @@ def reads_of(schedule, frames, chunk_frames, prefix=None, sigmas=(1.0, 0.5, 0.0)
 
     def watch(session, forward, x, sigma):
         stream = session.streams["positive"]
-        own, read = stream.caches[forward.memory].banks[0], defaultdict(list)
-        read[schedule.lane(forward.memory)] += own.frame[: own.committed].tolist()
+        own, read = stream.caches[forward.cache].banks[0], defaultdict(list)
+        read[schedule.lane(forward.cache)] += own.frame[: own.committed].tolist()
         for name, first, last in forward.reads:
             bank = stream.caches[name].banks[0]
             read[schedule.lane(name)] += bank.frame[bank.rows_of(first, last)].tolist()
         read = [(lane, sorted(set(frames))) for lane, frames in read.items()]
-        seen.append((list(forward.chunk.numbers), round(float(sigma), 2), read))
+        seen.append((list(forward.span.numbers), round(float(sigma), 2), read))
 
     out, trace, _ = fake.take(
         KVPolicy(schedule=schedule),
@@ -123,7 +123,7 @@ def test_given_chunks_are_noised_for_flash_forward_and_clean_for_hiar(schedule, 
     prefix, noise, seen = fake.noise_of(4, seed=9), fake.noise_of(8), []
 
     def watch(session, forward, x, sigma):
-        if forward.chunk.given and forward.chunk.index == 1:  # frames 2 and 3
+        if forward.span.numbers == (2, 3) and forward.chunk.given:
             seen.append((float(sigma), x))
 
     fake.take(KVPolicy(schedule=schedule), 8, 2, prefix, (1.0, 0.5, 0.0), on_forward=watch)
@@ -138,7 +138,9 @@ def test_a_window_over_blocks_that_prompts_cut_short_finds_each_in_a_memory_of_i
     layout = FlashForward(
         anchor_stride=2, block_anchors=4, anchor_window=4, planner_history=1
     ).layout(chunks, 2)
-    reads = [[layout.memory(block) for block in layout.anchors_of(chunk.index)] for chunk in chunks]
+    reads = [
+        [layout.anchor_cache(block) for block in layout.anchors_of(chunk.index)] for chunk in chunks
+    ]
     assert max(map(len, reads)) == 4 and all(
         len(set(memories)) == len(memories) for memories in reads
     )
@@ -278,7 +280,7 @@ def test_slots_that_would_do_nothing_are_refused(schedule, policy):
         match="keeps a history of its own, and the (retention|selection) .* would have nothing to "
         "act on",
     ):
-        schedule.check(KVPolicy(schedule=schedule, **policy), fake.geometry(), Take(9, 0, FOUR, 0))
+        KVPolicy(schedule=schedule, **policy).check(fake.geometry(), Take(9, 0, FOUR, 0))
 
 
 def test_a_budget_that_is_too_small_is_refused():
@@ -286,6 +288,4 @@ def test_a_budget_that_is_too_small_is_refused():
         ValueError,
         match="budget_frames is 5, and the anchor window .3. with the chunk in work .3. needs 6",
     ):
-        FlashForward(budget_frames=5).check(
-            KVPolicy(), fake.geometry(chunk_frames=3), Take(9, 0, FOUR, 0)
-        )
+        FlashForward(budget_frames=5).check(fake.geometry(chunk_frames=3), Take(9, 0, FOUR, 0))

@@ -22,17 +22,17 @@ def forwards(schedule, frames, chunk_frames, prefix=None, sigmas=TWO, **options)
 
     def watch(session, forward, x, sigma):
         caches = session.streams["positive"].caches
-        own = caches[forward.memory].banks[0]
+        own = caches[forward.cache].banks[0]
         read, sink = own.frame[: own.committed].tolist(), None
         for name, first, last in forward.reads:
             bank = caches[name].banks[0]
             rows = bank.rows_of(first, last)
             read += bank.frame[rows].tolist()
             sink = float(bank.position[0]) if name == "sink" else sink
-        levels = torch.as_tensor(sigma).reshape(-1).expand(forward.chunk.frames)
+        levels = torch.as_tensor(sigma).reshape(-1).expand(len(forward.span))
         seen.append(
             (
-                list(forward.chunk.numbers),
+                list(forward.span.numbers),
                 [round(float(s), 2) for s in levels],
                 sorted(set(read)),
                 sink,
@@ -178,8 +178,8 @@ def test_a_window_that_cannot_hold_what_is_in_flight_is_refused():
         ValueError,
         match=r"window_frames is 17, and the chunks in flight \(15 latent frames in 5 steps\) with the sink \(3\) need 18",
     ):
-        RollingForcing(17).check(KVPolicy(), fake.geometry(chunk_frames=3), take)
-    RollingForcing(18).check(KVPolicy(), fake.geometry(chunk_frames=3), take)
+        RollingForcing(17).check(fake.geometry(chunk_frames=3), take)
+    RollingForcing(18).check(fake.geometry(chunk_frames=3), take)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,4 @@ def test_a_window_that_cannot_hold_what_is_in_flight_is_refused():
 )
 def test_slots_that_would_do_nothing_are_refused(policy):
     with pytest.raises(ValueError, match="RollingForcing keeps a history of its own"):
-        RollingForcing().check(
-            KVPolicy(schedule=RollingForcing(), **policy), fake.geometry(), Take(9, 0, TWO, 0)
-        )
+        KVPolicy(schedule=RollingForcing(), **policy).check(fake.geometry(), Take(9, 0, TWO, 0))

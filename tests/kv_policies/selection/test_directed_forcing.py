@@ -11,6 +11,7 @@ from keepsake.kv_policies import (
     Chunk,
     DeCoPrune,
     DirectedForcing,
+    Forward,
     FullKV,
     Geometry,
     HeadTable,
@@ -18,6 +19,7 @@ from keepsake.kv_policies import (
     SinkWindow,
     Storage,
     Take,
+    View,
 )
 from keepsake.kv_policies.selection.directed_forcing import choose_frames
 from keepsake.kv_policies.selection.frame_scores import history_of, z_score
@@ -34,6 +36,11 @@ TAKE = Take(40, 0, (1.0, 0.9, 0.8, 0.0), 0)
 TABLE = HeadTable("test", "x0_drift", ((0.0, 0.5, 1.0), (1.0, 0.25, 0.0)))
 
 
+def chunk_at(frame):
+    """A forward of a chunk of two frames."""
+    return Forward.of(Chunk(1, frame, 2))
+
+
 def bank_of(frames, dropped=(), heads=None, seed=0):
     """A bank with `frames` history frames and a chunk of two in work, random keys and values;
     `dropped` tokens are pruned.
@@ -47,7 +54,7 @@ def bank_of(frames, dropped=(), heads=None, seed=0):
     )
     random = torch.Generator().manual_seed(seed)
     for number, chunk in enumerate([Chunk(0, 0, frames), Chunk(1, frames, 2)]):
-        bank.reserve(chunk)
+        bank.reserve(chunk.span)
         for layer in range(2):
             shape = (1, bank.length - bank.committed, len(bank.heads[layer]), DIM)
             bank.write(
@@ -144,7 +151,7 @@ def read_by_the_book(policy, layer, q, bank):
 
 def read(policy, layer, q, bank, retention=None):
     run = policy.start(GEOMETRY, TAKE, retention or FullKV())
-    return run.read(layer, Chunk(1, int(bank.frame[bank.committed]), 2), q, bank, fake.attention)
+    return run.read(layer, chunk_at(int(bank.frame[bank.committed])), q, View(bank), fake.attention)
 
 
 def queries(heads=HEADS, seed=7):
@@ -233,7 +240,7 @@ def test_selection_begins_when_no_further_chunk_fits():
 
     def selects(frames, retention):
         run = DirectedForcing(uniform_budget=4).start(GEOMETRY, TAKE, retention)
-        run.read(0, Chunk(1, frames, 2), queries(), bank_of(frames), fake.attention)
+        run.read(0, chunk_at(frames), queries(), View(bank_of(frames)), fake.attention)
         return bool(run.frames_in_reach)
 
     assert [selects(frames, SinkWindow(3, 12)) for frames in (8, 9, 10)] == [False, True, True]
@@ -247,7 +254,7 @@ def test_the_notes_tell_how_much_was_read(most, read):
         GEOMETRY, TAKE, FullKV()
     )
     for layer in (0, 1):
-        run.read(layer, Chunk(1, 13, 2), queries(), bank_of(13), fake.attention)
+        run.read(layer, chunk_at(13), queries(), View(bank_of(13)), fake.attention)
     assert f"the mean head read {read / 90:.0%} of them" in run.notes[0]
     assert run.state()["frames_read"] == read
 
@@ -255,10 +262,10 @@ def test_the_notes_tell_how_much_was_read(most, read):
 def test_a_later_chunk_and_a_compaction_are_seen_afresh():
     policy = DirectedForcing(uniform_budget=4, active_from=1)
     run, bank, q = policy.start(GEOMETRY, TAKE, FullKV()), bank_of(13), queries()
-    run.read(0, Chunk(1, 13, 2), q, bank, fake.attention)
+    run.read(0, chunk_at(13), q, View(bank), fake.attention)
     bank.keep(torch.cat([torch.arange(4 * T), torch.arange(8 * T, 15 * T)]))
     assert torch.allclose(
-        run.read(0, Chunk(1, 13, 2), q, bank, fake.attention).double(),
+        run.read(0, chunk_at(13), q, View(bank), fake.attention).double(),
         read_by_the_book(policy, 0, q, bank),
         atol=1e-6,
     )
@@ -331,7 +338,7 @@ def test_a_masked_head_says_nothing():
     out = (
         MaskedHead(1, 2)
         .start(GEOMETRY, TAKE, FullKV())
-        .read(1, Chunk(1, 5, 2), q, bank, fake.attention)
+        .read(1, chunk_at(5), q, View(bank), fake.attention)
         .unflatten(-1, (HEADS, DIM))
     )
     dense = fake.attention(q, *bank.read(1)).unflatten(-1, (HEADS, DIM))
@@ -339,13 +346,13 @@ def test_a_masked_head_says_nothing():
     assert torch.equal(
         MaskedHead(1, 2)
         .start(GEOMETRY, TAKE, FullKV())
-        .read(0, Chunk(1, 5, 2), q, bank, fake.attention),
+        .read(0, chunk_at(5), q, View(bank), fake.attention),
         fake.attention(q, *bank.read(0)),
     )
 
 
 def test_the_sink_frames_are_the_first_of_the_shot():
     bank = bank_of(5)
-    assert history_of(bank, GEOMETRY, 0).sinks == 3
+    assert history_of(View(bank), GEOMETRY, 0).sinks == 3
     bank.frame += 7  # the history begins where its shot does
-    assert history_of(bank, GEOMETRY, 7).sinks == 3
+    assert history_of(View(bank), GEOMETRY, 7).sinks == 3

@@ -88,9 +88,9 @@ def test_a_recache_reads_each_chunk_as_at_first(monkeypatch):
 
     seen, is_active = [], DirectedForcingRun._is_active
 
-    def watch(run, bank, chunk, reach):
-        active = is_active(run, bank, chunk, reach)
-        seen.append((chunk.start_frame, chunk.prompt, active))
+    def watch(run, bank, forward, reach):
+        active = is_active(run, bank, forward, reach)
+        seen.append((forward.chunk.start_frame, forward.cue.prompt, active))
         return active
 
     monkeypatch.setattr(DirectedForcingRun, "_is_active", watch)

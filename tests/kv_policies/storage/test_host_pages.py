@@ -158,13 +158,13 @@ def test_bytes_are_told_apart():
 def test_nothing_stays_behind(fails):
     seen = []
 
-    def on_chunk(session, finished):
+    def on_chunk(session, chunk):
         seen.extend(
             weakref.ref(pages)
             for stream in session.streams
             for pages in fake.bank(session, stream).pages
         )
-        if finished.chunk.index == fails:
+        if chunk.index == fails:
             raise KeyboardInterrupt
 
     gc.collect()

@@ -48,7 +48,7 @@ def pair(storage, frames=40, plan=None):
 def put(banks, chunk, seed):
     """A chunk's rows into both banks."""
     for bank in banks:
-        bank.reserve(chunk)
+        bank.reserve(chunk.span)
     for layer in range(2):
         k, v = (
             torch.randn(

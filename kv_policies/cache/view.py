@@ -1,0 +1,103 @@
+"""What one forward can read: the seam between the caches of a stream and a selection.
+
+A forward reads its own cache and, where its schedule says so, history of other caches. A selection
+gets all of it as one list of rows, whichever caches they lie in: first those of the other caches,
+in the order of `Forward.reads`, then its own cache's history, then the rows of the forward's own
+span. Nothing is copied where a forward reads its own cache alone, and what the rows are called is
+joined only when a selection asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .bank import Bank
+
+
+class OtherRows(NamedTuple):
+    """History rows of another cache's bank. `copies`: its keys and values by layer, `[1, S, H, D]`
+    each, on the reader's device, where the bank lies on another one.
+    """
+
+    bank: Bank
+    rows: slice
+    copies: Sequence[tuple[Tensor, Tensor]] | None = None
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        if self.copies is None:
+            return self.bank.read(layer, self.rows)
+        k, v = self.copies[layer]
+        return k[:, self.rows], v[:, self.rows]
+
+
+class View:
+    """All rows that a forward can read in one group of heads; S of them, with names on the CPU."""
+
+    def __init__(self, bank: Bank, others: tuple[OtherRows, ...] = ()):
+        """`bank` is the one that the forward writes into: its device and heads are the view's."""
+        self.bank = bank
+        self.others = others
+
+    @property
+    def device(self) -> torch.device:
+        return self.bank.device
+
+    def heads(self, layer: int) -> tuple[int, ...]:
+        """Numbers of the heads that share these rows."""
+        return self.bank.heads[layer]
+
+    @property
+    def own_rows(self) -> int:
+        """How many of the last rows belong to the forward's own span."""
+        return self.bank.length - self.bank.committed
+
+    @property
+    def history_rows(self) -> int:
+        """How many rows lie before these."""
+        return self.bank.committed + sum(part.rows.stop - part.rows.start for part in self.others)
+
+    @property
+    def state(self) -> tuple:
+        """Equal for two views of the same rows, while no rows come or go in between."""
+        parts = tuple((part.bank, part.rows.start, part.rows.stop) for part in self.others)
+        return self.bank, self.bank.committed, parts
+
+    @cached_property
+    def frame(self) -> Tensor:
+        """Latent frame of each row, long [S]."""
+        return self._joined("frame")
+
+    @cached_property
+    def cell(self) -> Tensor:
+        """Row * w + column of each row's token in its frame, long [S]."""
+        return self._joined("cell")
+
+    @cached_property
+    def position(self) -> Tensor:
+        """Temporal position that each row's key is turned to, float64 [S]."""
+        return self._joined("position")
+
+    def history_ids(self) -> Tensor:
+        """Ids of the history's tokens, long, see `Bank.token_ids`."""
+        tokens = self.bank.geometry.tokens_per_frame
+        return (self.frame * tokens + self.cell)[: self.history_rows]
+
+    def _joined(self, column: str) -> Tensor:
+        own = getattr(self.bank, column)[: self.bank.length]
+        if not self.others:
+            return own
+        return torch.cat([*(getattr(part.bank, column)[part.rows] for part in self.others), own])
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of all rows, `[1, S, H, D]` each."""
+        own = self.bank.read(layer)
+        if not self.others:
+            return own
+        parts = [*(part.read(layer) for part in self.others), own]
+        k, v = (torch.cat(side, 1) for side in zip(*parts))
+        return k, v
