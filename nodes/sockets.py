@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..kv_policies import KVPolicy, SinkWindow
+from ..kv_policies import FullKV, KVPolicy, ReadAll, SinkWindow
 
 CATEGORY = "Keepsake"
 # What Directed Forcing starts from, as in the paper. Other policies start from KVPolicy().
@@ -44,4 +44,9 @@ def fill(kv_policy: KVPolicy | None, models: Mapping[str, object] = {}, **slot) 
             f"{old} is this policy's {name} already, and {new} would take its place: a policy has "
             f"one {name}. {change}"
         )
+    if name == "schedule" and part.selects and part.keeps_own_history:
+        # The window that Directed Forcing brings along when nothing is connected to it: this
+        # schedule has its own.
+        if policy.selection != ReadAll() and policy.retention == DIRECTED.retention:
+            slot["retention"] = FullKV()
     return io.NodeOutput(replace(policy, **slot, models={**policy.models, **models}))

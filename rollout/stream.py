@@ -27,7 +27,9 @@ class Stream:
         """`place`: the device on which a cache lives."""
         self.place = place
         self.retention = policy.retention.start(geometry, take)
-        self.selection = policy.selection.start(geometry, take, policy.retention)
+        self.selection = policy.selection.start(
+            geometry, take, policy.schedule.full_frames(policy.retention, geometry)
+        )
         plans = policy.schedule.caches(policy.retention, geometry, take)
         self.caches = {
             name: KVCache(geometry, banks, policy.storage, dtype, place(name))

@@ -31,6 +31,11 @@ class RollingForcing(Schedule):
     window_frames: int = 21
     switches: ClassVar = ("swap",)
     extends: ClassVar = False
+    selects: ClassVar = True
+
+    def full_frames(self, retention: Retention, geometry: Geometry) -> int | None:
+        """All that a forward may read: finished frames are read one by one, not in whole chunks."""
+        return self.window_frames
 
     def frames_at_once(self, geometry: Geometry, take: Take) -> int:
         return min(take.total_frames, take.steps * geometry.chunk_frames)

@@ -140,6 +140,12 @@ class Schedule(ABC):
         """
         return {}
 
+    def full_frames(self, retention: Retention, geometry: Geometry) -> int | None:
+        """Latent frames in reach of a forward, its own included, with which the window counts as
+        full; None when there is no window.
+        """
+        return retention.full_frames(geometry)
+
     def frames_at_once(self, geometry: Geometry, take: Take) -> int:
         """Latent frames of the largest forward. More than a chunk's: several chunks run together,
         each at a noise level of its own.

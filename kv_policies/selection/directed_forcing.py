@@ -1,24 +1,34 @@
-"""Each frame and each head reads its own history (Focused Forcing, arXiv 2605.18346)."""
+"""Each frame and each head reads its own part of what is in reach (Focused Forcing, arXiv
+2605.18346).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..cache.bank import Bank
 from ..cache.view import View
-from ..retention.retention import Retention
-from ..state import State, count_of, counts_of, part_of
+from ..state import State, count_of, part_of
 from ..take import Chunk, Forward, Geometry, Take
-from .frame_scores import History, KeyStatistics, frame_scores, history_of, key_statistics
+from .activation import Activation
+from .frame_choice import choose_frames, choose_jointly, read_group
+from .frame_scores import (
+    Frames,
+    KeyStatistics,
+    frame_scores,
+    frames_of,
+    joint_scores,
+    key_statistics,
+)
 from .head_table import HeadTable
 from .ragged import ReadGroup, choose, ragged_attention
 from .read_tally import ReadTally
 from .selection import Attention, Selection, SelectionRun
 
-PUBLISHED_WINDOW = 21  # latent frames of the paper's window, for retentions without one
+PUBLISHED_WINDOW = 21  # latent frames of the paper's window, where there is none
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,16 @@ class DirectedForcing(Selection):
     """Per query frame, head, layer and step: the chunk's own frames, the best sink frame, and the
     best of the rest.
 
-    A history frame's score is w z(attention) + (1 - w) z(diversity), w = `attention_weight` (lambda
-    in the paper). A head reads `budget_min` to `budget_max` latent frames by its place in the head
-    table, `uniform_budget` without one.
+    A frame's score is w z(attention) + (1 - w) z(diversity), w = `attention_weight` (lambda in the
+    paper). A head reads `budget_min` to `budget_max` latent frames by its place in the head table,
+    `uniform_budget` without one.
+
+    A forward of several chunks (Rolling Forcing) has frames of its own that compete, too: see
+    `frame_choice.choose_jointly`.
 
     Selection begins with the first chunk that has `active_from` latent frames in reach, its own
-    included; 0: with the first one whose window is full, see `Retention.full_frames`. From there on
-    it stays active to the end of the shot: a cut empties the memory, and the new shot's window has
-    to fill anew.
+    included; 0: with the first one whose window is full, see `Schedule.full_frames`. See
+    `Activation` for how long it lasts.
     """
 
     attention_weight: float = 0.46
@@ -54,30 +66,32 @@ class DirectedForcing(Selection):
         if not 1 <= self.budget_min <= self.budget_max:
             raise ValueError(
                 f"budget_min is {self.budget_min} and budget_max {self.budget_max}. Use a "
-                "budget_min of at least 1 and at most "
-                "budget_max."
+                "budget_min of at least 1 and at most budget_max."
             )
 
     def check(self, geometry: Geometry, take: Take):
+        name, budget = "uniform_budget", self.uniform_budget
         if self.head_table is not None:
             self.head_table.check(geometry)
-        budget, name = (
-            (self.uniform_budget, "uniform_budget")
-            if self.head_table is None
-            else (self.budget_max, "budget_max")
-        )
+            name, budget = "budget_max", self.budget_max
         if budget <= geometry.chunk_frames:
             raise ValueError(
                 f"{name} is {budget} latent frames and a chunk has {geometry.chunk_frames}, which "
-                "are always read, so no history "
-                f"would be. Use a {name} of at least {geometry.chunk_frames + 1}."
+                f"are always read, so no history would be. Use a {name} of at least "
+                f"{geometry.chunk_frames + 1}."
             )
 
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
-        full = retention.full_frames(geometry)
-        if full is None:
-            full = whole_chunks(PUBLISHED_WINDOW, geometry.chunk_frames)
-        return DirectedForcingRun(self, geometry, self.active_from or full, take.total_frames)
+    def start(self, geometry: Geometry, take: Take, full_frames: int | None) -> SelectionRun:
+        if full_frames is None:
+            full_frames = whole_chunks(PUBLISHED_WINDOW, geometry.chunk_frames)
+        activation = Activation(self.active_from or full_frames, take.total_frames)
+        return DirectedForcingRun(self, geometry, activation)
+
+    def budgets(self, geometry: Geometry) -> list[list[int]]:
+        """Latent frames that each head may read, by layer."""
+        if self.head_table is None:
+            return [[self.uniform_budget] * geometry.heads] * geometry.layers
+        return self.head_table.budgets(self.gamma, self.budget_min, self.budget_max)
 
 
 def whole_chunks(frames: int, chunk_frames: int) -> int:
@@ -85,79 +99,69 @@ def whole_chunks(frames: int, chunk_frames: int) -> int:
     return max(1, frames // chunk_frames) * chunk_frames
 
 
+class Reach(NamedTuple):
+    """What a forward can choose from."""
+
+    frames: Frames  # of the history; of a joint forward, of its own span too
+    own_rows: range  # of the chunk that every query reads; none of a joint forward
+    own_frames: int  # in these rows
+    is_joint: bool
+    least: int  # latent frames that each head reads at least: the own ones and an anchor
+    statistics: dict[int, KeyStatistics]  # by layer, of `frames`
+
+    @property
+    def count(self) -> int:
+        """Latent frames in reach."""
+        return len(self.frames.counts) + self.own_frames
+
+
 class DirectedForcingRun(SelectionRun):
-    def __init__(
-        self, policy: DirectedForcing, geometry: Geometry, active_from: int, total_frames: int
-    ):
-        self.policy, self.geometry, self.active_from = policy, geometry, active_from
-        self.total_frames = total_frames
-        table = policy.head_table
-        self.budgets = (
-            [[policy.uniform_budget] * geometry.heads] * geometry.layers
-            if table is None
-            else table.budgets(policy.gamma, policy.budget_min, policy.budget_max)
-        )
-        self.backend, self.frames_read, self.frames_in_reach = "", 0, 0
-        self.most_in_reach = 0
-        # By bank: first latent frame of the chunk from which on frames are selected in its shot.
-        self.active_since: dict[int, int] = {}
-        self.heads: dict[
-            tuple[Bank, int, int], dict[int, Tensor]
-        ] = {}  # by bank, layer and frames of the chunk
-        self.histories: dict[
-            Bank, tuple[tuple[int, tuple], History]
-        ] = {}  # and the chunk and rows that each is of
-        self.statistics: dict[Bank, dict[int, KeyStatistics]] = {}  # by layer, of that history
-        self.tally = ReadTally(total_frames)
+    def __init__(self, policy: DirectedForcing, geometry: Geometry, activation: Activation):
+        self.policy = policy
+        self.geometry = geometry
+        self.activation = activation
+        self.budgets = policy.budgets(geometry)
+        self.tally = ReadTally(activation.total_frames)
+        self.backend = ""
+        self.frames_read = 0  # by all pairs of a head and a forward in which frames were selected
+        self.frames_in_reach = 0  # of the same pairs
+        # By bank, layer and least budget: the places of its heads in the bank, by budget.
+        self._heads: dict[tuple, dict[int, Tensor]] = {}
+        # By bank: what its latest forward could choose from, and the key under which that holds.
+        self._reaches: dict[object, tuple[tuple, Reach]] = {}
 
     def read(
         self, layer: int, forward: Forward, q: Tensor, view: View, attention: Attention
     ) -> Tensor:
-        chunk, bank = forward.chunk, view.bank
-        history = self._history(view, chunk)
-        reach, by_budget = (
-            len(history.counts) + chunk.frames,
-            self._by_budget(layer, chunk, q, bank),
-        )
-        self.tally.count(chunk, chunk.frames * q.shape[2], q.device)
-        self.most_in_reach = max(self.most_in_reach, reach)
-        if not self._is_active(bank, forward, reach) or min(by_budget) >= reach:
-            self.tally.add(history.numbers, chunk.frames * q.shape[2])
+        # 1. What is in reach, and whether any head reads less than that.
+        reach = self._reach(view, forward)
+        by_budget = self._by_budget(layer, q.device, view, reach.least)
+        bank = f"{forward.cache} {view.bank.number}"
+        is_active = self.activation.is_active(bank, forward.chunk, reach.count)
+        self.tally.count(forward.chunk, forward.chunk.frames * q.shape[2], q.device)
+        if not is_active or min(by_budget) >= reach.count:
+            self.tally.add(reach.frames.numbers, forward.chunk.frames * q.shape[2])
             return super().read(layer, forward, q, view, attention)
+
+        # 2. Heads that may read all of it: the host's own attention. For the others, the rows.
         k, v = view.read(layer)
-        if layer not in self.statistics[bank]:
-            self.statistics[bank][layer] = key_statistics(
-                k[0, : view.history_rows], history, self.geometry.grid[0]
-            )
-        scores = frame_scores(
-            q[0], self.statistics[bank][layer], self.geometry.grid, self.policy.attention_weight
-        )
-        out, groups = torch.empty(q.shape, dtype=q.dtype, device=q.device), []
+        scores = self._scores(layer, q, k, reach)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        groups = []
         for budget, heads in by_budget.items():
-            if budget >= reach:  # everything: the host's own attention
-                out[:, :, heads] = attention(
-                    q[:, :, heads], k[:, :, heads], v[:, :, heads]
-                ).unflatten(-1, (len(heads), -1))
-                self.tally.add(history.numbers, chunk.frames * len(heads))
+            if budget >= reach.count:
+                dense = attention(q[:, :, heads], k[:, :, heads], v[:, :, heads])
+                out[:, :, heads] = dense.unflatten(-1, (len(heads), -1))
+                self.tally.add(reach.frames.numbers, forward.chunk.frames * len(heads))
             else:
-                chosen = choose_frames(scores[:, heads], history.sinks, budget - chunk.frames)
-                self.tally.add(history.numbers[chosen])
-                groups.append(
-                    read_group(
-                        chosen,
-                        heads,
-                        history,
-                        view.history_rows,
-                        chunk.frames,
-                        self.geometry.tokens_per_frame,
-                    )
-                )
-        self.backend = choose(q, self.policy.backend)
-        self.frames_read += sum(
-            min(budget, reach) * len(heads) for budget, heads in by_budget.items()
-        )
-        self.frames_in_reach += reach * q.shape[2]
+                groups.append(self._group(scores[:, heads], heads, budget, reach, forward))
         ragged_attention(q, k, v, groups, out, self.policy.backend)
+
+        # 3. For the notes.
+        self.backend = choose(q, self.policy.backend)
+        for budget, heads in by_budget.items():
+            self.frames_read += min(budget, reach.count) * len(heads)
+            self.frames_in_reach += reach.count * len(heads)
         return out.flatten(2)
 
     def reads(self, chunk: Chunk) -> Tensor | None:
@@ -168,134 +172,100 @@ class DirectedForcingRun(SelectionRun):
             "frames_read": self.frames_read,
             "frames_in_reach": self.frames_in_reach,
             "backend": self.backend,
-            "most_in_reach": self.most_in_reach,
-            "active_banks": list(self.active_since),
-            "active_since": list(self.active_since.values()),
+            **self.activation.state(),
         }
 
     def restore(self, state: State):
-        self.most_in_reach = count_of(state, "most_in_reach", self.total_frames)
-        banks = counts_of(state, "active_banks", self.geometry.heads)
-        since = counts_of(state, "active_since", self.total_frames, len(banks))
-        self.active_since = dict(zip(banks, since))
-        self.frames_in_reach, self.backend = (
-            count_of(state, "frames_in_reach", 2**63),
-            part_of(state, "backend", str),
-        )
+        self.activation.restore(state)
+        self.frames_in_reach = count_of(state, "frames_in_reach", 2**63)
         self.frames_read = count_of(state, "frames_read", self.frames_in_reach)
+        self.backend = part_of(state, "backend", str)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        if not self.most_in_reach:  # nothing was read
+        active_from, most = self.activation.active_from, self.activation.most_in_reach
+        if not most:  # nothing was read
             return ()
-        if not self.active_since:
+        if not self.activation.since:
             return (
-                "Directed Forcing never selected: it begins at "
-                f"{self.active_from} latent frames in reach, and no chunk had more than "
-                f"{self.most_in_reach}, so each read all of them. Use a longer take, a smaller "
-                "window or a smaller active_from.",
+                f"Directed Forcing never selected: it begins at {active_from} latent frames in "
+                f"reach, and no chunk had more than {most}, so each read all of them. Use a longer "
+                "take, a smaller window or a smaller active_from.",
             )
         if not self.frames_in_reach:
             return (
-                "Directed Forcing never selected: no chunk had more than "
-                f"{self.most_in_reach} latent frames in reach, and each head may read as many. "
-                "Use smaller budgets.",
+                f"Directed Forcing never selected: no chunk had more than {most} latent frames in "
+                "reach, and each head may read as many. Use smaller budgets.",
             )
         return (
-            f"Directed Forcing: ragged attention by {self.backend}, from {self.active_from} "
-            "latent frames in reach on; there, the mean head read "
+            f"Directed Forcing: ragged attention by {self.backend}, from {active_from} latent "
+            "frames in reach on; there, the mean head read "
             f"{self.frames_read / self.frames_in_reach:.0%} of them.",
         )
 
-    def _is_active(self, bank: Bank, forward: Forward, reach: int) -> bool:
-        """Whether frames are selected for a forward with `reach` latent frames in reach.
-
-        Once active in a shot, later chunks stay so, though a short last one reaches fewer frames.
-        Earlier chunks, which a recache runs again, read as they did before.
+    def _reach(self, view: View, forward: Forward) -> Reach:
+        """What a forward can choose from. It holds for all layers and steps of a chunk until rows
+        come or go.
         """
-        chunk = forward.chunk
-        since = self.active_since.get(bank.number, -1)
-        if since >= chunk.cue.shot:
-            return chunk.start_frame >= since
-        if reach < self.active_from:
-            return False
-        self.active_since[bank.number] = chunk.start_frame
-        return True
+        is_joint = len(forward.span) > forward.chunk.frames
+        key = forward.chunk.index, view.own_rows, view.state
+        known, reach = self._reaches.get(view.bank, (None, None))
+        if known == key:
+            return reach
+        rows = view.history_rows + view.own_rows if is_joint else view.history_rows
+        own = range(rows, rows if is_joint else rows + view.own_rows)
+        own_frames = 0 if is_joint else len(forward.span)
+        reach = Reach(
+            frames=frames_of(view, rows, self.geometry, forward.cue.shot),
+            own_rows=own,
+            own_frames=own_frames,
+            is_joint=is_joint,
+            least=2 if is_joint else own_frames + 1,
+            statistics={},
+        )
+        self._reaches[view.bank] = key, reach
+        return reach
 
-    def _by_budget(self, layer: int, chunk: Chunk, q: Tensor, bank: Bank) -> dict[int, Tensor]:
+    def _by_budget(
+        self, layer: int, device: torch.device, view: View, least: int
+    ) -> dict[int, Tensor]:
         """Places of the bank's heads by the frames they may read; made once, so that no step waits
         for a copy to the device.
         """
-        key = bank, layer, chunk.frames
-        if key not in self.heads:
-            wanted = [
-                max(self.budgets[layer][head], chunk.frames + 1) for head in bank.heads[layer]
-            ]
-            self.heads[key] = {
-                budget: torch.tensor(
-                    [i for i, own in enumerate(wanted) if own == budget], device=q.device
-                )
-                for budget in sorted(set(wanted))
+        key = view.bank, layer, least
+        if key not in self._heads:
+            budgets = [max(self.budgets[layer][head], least) for head in view.heads(layer)]
+            places: dict[int, list[int]] = {budget: [] for budget in sorted(set(budgets))}
+            for place, budget in enumerate(budgets):
+                places[budget].append(place)
+            self._heads[key] = {
+                budget: torch.tensor(heads, device=device) for budget, heads in places.items()
             }
-        return self.heads[key]
+        return self._heads[key]
 
-    def _history(self, view: View, chunk: Chunk) -> History:
-        """That of the chunk in work; it and what the keys say of it hold until rows come or go."""
-        now = chunk.index, view.state
-        then, history = self.histories.get(view.bank, (None, None))
-        if then != now:
-            history = history_of(view, self.geometry, chunk.cue.shot)
-            self.histories[view.bank], self.statistics[view.bank] = (now, history), {}
-        return history
+    def _scores(self, layer: int, q: Tensor, k: Tensor, reach: Reach) -> Tensor:
+        """The score of each frame for each query frame and head, `[F, H, J]`.
 
+        What the keys of a history say holds as long as `reach` does. The keys of a joint forward's
+        own frames are new in each forward.
+        """
+        grid = self.geometry.grid
+        if reach.is_joint or layer not in reach.statistics:
+            rows = k[0, : len(reach.frames.cell)]
+            reach.statistics[layer] = key_statistics(rows, reach.frames, grid[0])
+        score = joint_scores if reach.is_joint else frame_scores
+        return score(q[0], reach.statistics[layer], grid, self.policy.attention_weight)
 
-def choose_frames(scores: Tensor, sinks: int, count: int) -> Tensor:
-    """History frames to read, `[F, H, count]` at most: the best of the first `sinks`, and the best
-    of the others. `scores` [F, H, J].
-    """
-    anchor, others = scores[..., :sinks], scores[..., sinks:]
-    best = anchor.argsort(dim=-1, descending=True, stable=True)[..., :1]
-    rest = (
-        others.argsort(dim=-1, descending=True, stable=True)[..., : count - best.shape[-1]] + sinks
-    )
-    return torch.cat([best, rest.sort(-1).values], -1)
-
-
-def read_group(
-    chosen: Tensor, heads: Tensor, history: History, committed: int, chunk_frames: int, tokens: int
-) -> ReadGroup:
-    """Rows that the pairs of query frame and head read: the chosen frames `[F, H, C]`, then the
-    chunk's own.
-    """
-    frames, count = chosen.shape[0], chosen.shape[2]
-    ends = history.lengths[chosen].cumsum(-1).flatten(0, 1)  # [G, C]
-    # The widest pair, from what the CPU knows: nobody waits for the device.
-    sinks, others = (
-        history.counts[: history.sinks],
-        sorted(history.counts[history.sinks :], reverse=True),
-    )
-    width = sum(others[: count - bool(sinks)]) + (max(sinks) if sinks else 0)
-    place = torch.arange(width, device=chosen.device).expand(len(ends), width).contiguous()
-    segment = torch.searchsorted(ends, place, right=True).clamp_(max=count - 1)
-    frame = chosen.flatten(0, 1).gather(1, segment)
-    rows = (
-        history.starts[frame]
-        + place
-        - (ends - history.lengths[chosen].flatten(0, 1)).gather(1, segment)
-    )
-    own = torch.arange(committed, committed + chunk_frames * tokens, device=chosen.device).expand(
-        len(ends), -1
-    )
-    queries = (
-        torch.arange(frames * tokens, device=chosen.device)
-        .view(frames, 1, tokens)
-        .expand(-1, len(heads), -1)
-        .flatten(0, 1)
-    )
-    whole = len(set(history.counts)) == 1
-    keys = torch.cat(
-        [own, rows.clamp_(max=committed - 1)], 1
-    )  # own rows first: what lies beyond a pair's length comes last
-    return ReadGroup(
-        queries, heads.repeat(frames), keys, None if whole else ends[:, -1] + own.shape[1]
-    )
+    def _group(
+        self, scores: Tensor, heads: Tensor, budget: int, reach: Reach, forward: Forward
+    ) -> ReadGroup:
+        """What heads with the same budget read."""
+        frames = reach.frames
+        if reach.is_joint:
+            chosen = choose_jointly(scores, frames.sinks, budget)
+        else:
+            chosen = choose_frames(scores, frames.sinks, budget - reach.own_frames)
+        # A joint forward is made for its first chunk.
+        self.tally.add(frames.numbers[chosen[: forward.chunk.frames]])
+        tokens = self.geometry.tokens_per_frame
+        return read_group(chosen, heads, frames, reach.own_rows, tokens)

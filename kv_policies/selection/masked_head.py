@@ -1,11 +1,12 @@
-"""Silence one attention head, to see what a take is without it (Focused Forcing, arXiv 2605.18346)."""
+"""Silence one attention head, to see what a take is without it (Focused Forcing, arXiv
+2605.18346).
+"""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..cache.view import View
-from ..retention.retention import Retention
 from ..take import Forward, Geometry, Take
 from .selection import Attention, Selection, SelectionRun
 
@@ -17,7 +18,7 @@ class MaskedHead(Selection):
     layer: int
     head: int
 
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
+    def start(self, geometry: Geometry, take: Take, full_frames: int | None) -> SelectionRun:
         return MaskedHeadRun(self)
 
 

@@ -1,4 +1,4 @@
-"""Attention in which every pair of query rows and a head reads key rows of its own: one door,
+"""Attention in which every pair of query rows and a head reads key rows of its own: one function,
 several kernels behind it.
 
 Pairs that read equally many rows form a group. A group's rows are gathered and attended to
@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-GATHER_BYTES = (
-    512 * 2**20
-)  # gathered for one call, its output included; a group that needs more is split over its pairs
-CPU_GATHER_BYTES = (
-    64 * 2**20
-)  # glibc maps fresh pages for every tensor of 32 MiB or more: gathering then takes 4 times as long
+# Bytes gathered for one call, its output included; a group that needs more is split over its pairs.
+GATHER_BYTES = 512 * 2**20
+# On the CPU. glibc maps fresh pages for every tensor of 32 MiB or more, and gathering then takes 4
+# times as long.
+CPU_GATHER_BYTES = 64 * 2**20
 
 
 class ReadGroup(NamedTuple):
@@ -57,21 +56,18 @@ def choose(q: Tensor, backend: str = "auto") -> str:
     """The name of the backend for such queries: with "auto" the first that is available. ValueError
     when the one asked for is not.
     """
-    available = [name for name, known in BACKENDS.items() if known.available(q)]
+    available = [name for name, candidate in BACKENDS.items() if candidate.available(q)]
     if backend == "auto":
         return available[0]
-    if backend not in available:
-        reason = (
-            f"It needs {BACKENDS[backend].needs}"
-            if backend in BACKENDS
-            else "There is none of that name"
-        )
-        raise ValueError(
-            f"The ragged attention backend is '{backend}', for {q.dtype} queries of {q.shape[3]} "
-            f"channels on {q.device}. "
-            f"{reason}. Use one of: auto, {', '.join(available)}."
-        )
-    return backend
+    if backend in available:
+        return backend
+    reason = "There is none of that name"
+    if backend in BACKENDS:
+        reason = f"It needs {BACKENDS[backend].needs}"
+    raise ValueError(
+        f"The ragged attention backend is '{backend}', for {q.dtype} queries of {q.shape[3]} "
+        f"channels on {q.device}. {reason}. Use one of: auto, {', '.join(available)}."
+    )
 
 
 def _index(rows: Tensor, heads: Tensor, x: Tensor) -> Tensor:
@@ -91,32 +87,29 @@ def _parts(groups: list[ReadGroup], q: Tensor) -> Iterator[tuple[ReadGroup, floa
     that each piece takes.
     """
     limit = CPU_GATHER_BYTES if q.device.type == "cpu" else GATHER_BYTES
+    row_bytes = q.shape[3] * q.element_size()
     for group in groups:
-        share = (
-            2
-            * (group.queries.shape[1] + group.keys.shape[1])
-            * q.shape[3]
-            * q.element_size()
-            / limit
-        )  # of one pair
-        step = max(1, int(1 / share))
+        rows = group.queries.shape[1] + group.keys.shape[1]
+        pair_share = 2 * rows * row_bytes / limit  # queries and output, keys and values
+        step = max(1, int(1 / pair_share))
         for first in range(0, len(group.heads), step):
             part = ReadGroup(*(x if x is None else x[first : first + step] for x in group))
-            yield part, share * len(part.heads)
+            yield part, pair_share * len(part.heads)
 
 
 def _bucketed(q: Tensor, k: Tensor, v: Tensor, groups: list[ReadGroup], out: Tensor):
     """SDPA, group by group: q `[G, 1, n, D]`, k and v `[G, 1, R, D]`. Any device, any dtype."""
+    flat = out.view(-1, out.shape[3])
     for part, _ in _parts(groups, q):
-        to, of, mask = _index(part.queries, part.heads, q), _index(part.keys, part.heads, k), None
+        queries = _index(part.queries, part.heads, q)
+        keys = _index(part.keys, part.heads, k)
+        mask = None
         if part.lengths is not None:
-            mask = (torch.arange(part.keys.shape[1], device=q.device) < part.lengths[:, None])[
-                :, None, None
-            ]
-        read = scaled_dot_product_attention(
-            _gather(q, to)[:, None], _gather(k, of)[:, None], _gather(v, of)[:, None], mask
-        )
-        out.view(-1, out.shape[3]).index_copy_(0, to.flatten(), read.flatten(0, 2))
+            place = torch.arange(part.keys.shape[1], device=q.device)
+            mask = (place < part.lengths[:, None])[:, None, None]
+        gathered = _gather(q, queries), _gather(k, keys), _gather(v, keys)
+        read = scaled_dot_product_attention(*(x[:, None] for x in gathered), mask)
+        flat.index_copy_(0, queries.flatten(), read.flatten(0, 2))
 
 
 def _packed(
@@ -131,56 +124,54 @@ def _packed(
     reads.
 
     Groups with `lengths` go to SDPA: flash-attn 2 has no argument for them, and leaving out the
-    rows that do not count would wait for the device. So do groups that read nothing, since not
-    every kernel says what it makes of those.
+    rows that do not count would wait for the device. So do groups that read nothing, since kernels
+    differ in what they return for those.
     """
-    whole = [group for group in groups if group.lengths is None and group.keys.shape[1]]
-    _bucketed(
-        q,
-        k,
-        v,
-        [group for group in groups if group.lengths is not None or not group.keys.shape[1]],
-        out,
-    )
-    calls, room = [], 0.0
-    for part, share in _parts(whole, q):
+
+    def suits(group: ReadGroup) -> bool:
+        return group.lengths is None and group.keys.shape[1] > 0
+
+    _bucketed(q, k, v, [group for group in groups if not suits(group)], out)
+    flat = out.view(-1, out.shape[3])
+    for call in _calls([group for group in groups if suits(group)], q):
+        queries = torch.cat([_index(part.queries, part.heads, q).flatten() for part in call])
+        keys = torch.cat([_index(part.keys, part.heads, k).flatten() for part in call])
+        read = kernel(
+            _gather(q, queries)[:, None],
+            _gather(k, keys)[:, None],
+            _gather(v, keys)[:, None],
+            _starts([part.queries for part in call]),
+            _starts([part.keys for part in call]),
+            max(part.queries.shape[1] for part in call),
+            max(part.keys.shape[1] for part in call),
+        )
+        flat.index_copy_(0, queries, read[:, 0])
+
+
+def _calls(groups: list[ReadGroup], q: Tensor) -> list[list[ReadGroup]]:
+    """The groups, in pieces, as calls that gather no more than they may."""
+    calls: list[list[ReadGroup]] = []
+    room = 0.0
+    for part, share in _parts(groups, q):
         if share > room:
             calls.append([])
             room = 1.0
         calls[-1].append(part)
         room -= share
-    for call in calls:
-        to = torch.cat([_index(part.queries, part.heads, q).flatten() for part in call])
-        of = torch.cat([_index(part.keys, part.heads, k).flatten() for part in call])
-        starts_q, starts_k = (
-            _starts([part.queries for part in call]),
-            _starts([part.keys for part in call]),
-        )
-        most_q, most_k = (
-            max(part.queries.shape[1] for part in call),
-            max(part.keys.shape[1] for part in call),
-        )
-        read = kernel(
-            _gather(q, to)[:, None],
-            _gather(k, of)[:, None],
-            _gather(v, of)[:, None],
-            starts_q,
-            starts_k,
-            most_q,
-            most_k,
-        )
-        out.view(-1, out.shape[3]).index_copy_(0, to, read[:, 0])
+    return calls
 
 
 def _starts(rows: list[Tensor]) -> Tensor:
     """Where each sequence starts when the rows `[G, n]` of every part lie one after another, and
     the end: int32 `[pairs + 1]`.
     """
-    lengths = [
-        torch.full((len(each),), each.shape[1], dtype=torch.int32, device=each.device)
-        for each in rows
-    ]
-    return pad(torch.cat(lengths).cumsum(0, dtype=torch.int32), (1, 0))
+    lengths = torch.cat(
+        [
+            torch.full((len(part),), part.shape[1], dtype=torch.int32, device=part.device)
+            for part in rows
+        ]
+    )
+    return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
 
 
 def _nested(
@@ -189,12 +180,14 @@ def _nested(
     """SDPA on jagged tensors. With both bounds of the lengths given, torch does not read them from
     the device.
     """
-    q, k, v = (
-        torch.nested.nested_tensor_from_jagged(x, starts, min_seqlen=1, max_seqlen=most).transpose(
-            1, 2
-        )
-        for x, starts, most in ((q, starts_q, most_q), (k, starts_k, most_k), (v, starts_k, most_k))
-    )
+
+    def jagged(x: Tensor, starts: Tensor, most: int) -> Tensor:
+        nested = torch.nested.nested_tensor_from_jagged(x, starts, min_seqlen=1, max_seqlen=most)
+        return nested.transpose(1, 2)
+
+    q = jagged(q, starts_q, most_q)
+    k = jagged(k, starts_k, most_k)
+    v = jagged(v, starts_k, most_k)
     return scaled_dot_product_attention(q, k, v).transpose(1, 2).values()
 
 
@@ -226,7 +219,10 @@ def _suits_flash(q: Tensor) -> bool:
     )
 
 
-FLASH = "16-bit queries whose channels are a multiple of 8 and at most 256, on a CUDA device of compute capability 8.0 or newer"
+FLASH = (
+    "16-bit queries whose channels are a multiple of 8 and at most 256, on a CUDA device of "
+    "compute capability 8.0 or newer"
+)
 BACKENDS = {  # in order of preference
     "flash-attn": Backend(
         f"the package flash-attn, and {FLASH}",

@@ -14,11 +14,9 @@ from ..take import Chunk, Forward, Geometry, Take
 
 if TYPE_CHECKING:
     from ..cache.view import View
-    from ..retention.retention import Retention
 
-Attention = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
+# q [B, N, H, D], k and v [B, S, H, D] -> [B, N, H * D]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class SelectionRun:
@@ -36,7 +34,7 @@ class SelectionRun:
 
     def reads(self, chunk: Chunk) -> Tensor | None:
         """Of each latent frame of the take `[T]`, 0 to 1: by how many of the chunk's query frames,
-        heads, layers and steps so far it was read. None: by all, as far as the memory holds it.
+        heads, layers and steps so far it was read. None: by all, as far as the cache holds it.
         """
         return None
 
@@ -52,7 +50,10 @@ class Selection(ABC):
     """Slot 2: what each query reads of what stayed."""
 
     @abstractmethod
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun: ...
+    def start(self, geometry: Geometry, take: Take, full_frames: int | None) -> SelectionRun:
+        """The object that reads for one stream. `full_frames`: latent frames in reach once the
+        window is full, see `Schedule.full_frames`; None: there is no window.
+        """
 
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when these parameters cannot work with this model and
@@ -64,5 +65,5 @@ class Selection(ABC):
 class ReadAll(Selection):
     """Every query reads every row."""
 
-    def start(self, geometry: Geometry, take: Take, retention: Retention) -> SelectionRun:
+    def start(self, geometry: Geometry, take: Take, full_frames: int | None) -> SelectionRun:
         return SelectionRun()

@@ -63,6 +63,9 @@ POLICIES = [
     ),
     KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6)),
     KVPolicy(SinkWindow(1, 8), DirectedForcing(uniform_budget=4)),
+    KVPolicy(
+        selection=DirectedForcing(uniform_budget=4, active_from=6), schedule=RollingForcing(15)
+    ),
 ]
 
 

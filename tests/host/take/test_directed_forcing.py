@@ -10,9 +10,14 @@ from keepsake.kv_policies import (
     HeadMap,
     HeadTable,
     KVPolicy,
+    RollingForcing,
     SinkWindow,
 )
+from keepsake.nodes.policies.directed_forcing import PolicyDirectedForcing
+from keepsake.nodes.schedules import PolicyRollingForcing
 from support import tiny
+
+from ...kv_policies.selection.slow import Slow
 
 TABLE = HeadTable(
     "tiny", "x0_drift", ((0.0, 0.3, 0.6, 1.0), (1.0, 0.0, 0.0, 0.5), (0.0, 0.0, 0.0, 1.0))
@@ -94,3 +99,44 @@ def test_a_backend_that_cannot_work_here_is_refused_in_words():
             ),
             tiny.noise_of(9),
         )
+
+
+ROLLING = DirectedForcing(budget_min=3, budget_max=6, head_table=TABLE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(cfg=3.0), dict(prefix=tiny.noise_of(3, 7, 9, seed=8))],
+    ids=["plain", "cfg", "prefix"],
+)
+def test_it_runs_with_rolling_forcing_as_planned_and_repeats(options):
+    """Two steps in chunks of 2: 4 frames in flight; the window of 8 is full with frame 7."""
+    policy, noise = KVPolicy(selection=ROLLING, schedule=RollingForcing(8)), tiny.noise_of(13, 7, 9)
+    first, stats = take(policy, noise, steps=2, **options)
+    assert torch.isfinite(first).all()
+    assert torch.equal(first, take(policy, noise, steps=2, **options)[0])
+    assert "ragged attention by sdpa, from 8 latent frames in reach on" in stats.report()
+    assert stats.planned_bytes == (stats.peak_cache_bytes,) * 2
+    dense, _ = take(KVPolicy(schedule=RollingForcing(8)), noise, steps=2, **options)
+    assert not torch.allclose(first, dense, atol=1e-3)
+
+
+def test_with_rolling_forcing_it_equals_the_slow_reading():
+    schedule, noise, seen = RollingForcing(8), tiny.noise_of(11, **tiny.SIZE), []
+    fast, _ = take(KVPolicy(selection=ROLLING, schedule=schedule), noise, steps=2)
+    slow, _ = take(KVPolicy(selection=Slow(ROLLING, seen), schedule=schedule), noise, steps=2)
+    assert seen and torch.allclose(fast, slow, atol=1e-4)
+
+
+def test_the_nodes_of_both_go_together_in_either_order():
+    rolling, directed = (
+        lambda policy=None: PolicyRollingForcing.execute(8, kv_policy=policy)[0],
+        lambda policy=None: PolicyDirectedForcing.execute(
+            2.0, 4, 12, 7, 0, kv_policy=policy, **{"lambda": 0.46}
+        )[0],
+    )
+    assert rolling(directed()) == directed(rolling())
+    assert rolling(directed()).retention == FullKV()
+    # A window that was asked for stays, and is refused with Rolling Forcing as before.
+    window = KVPolicy(SinkWindow(2, 9))
+    assert rolling(directed(window)).retention == SinkWindow(2, 9)

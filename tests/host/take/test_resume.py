@@ -17,6 +17,7 @@ from keepsake.host.take.memory_wire import NOT_KEPT
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import (
     DeCoPrune,
+    DirectedForcing,
     FlashForward,
     Hierarchical,
     KVMemoryError,
@@ -94,6 +95,9 @@ def saved(model, path, stop_after=5, **options):
         KVPolicy(DeCoPrune(gamma=0.5)),
         KVPolicy(schedule=FLASH),
         KVPolicy(schedule=RollingForcing(15)),
+        KVPolicy(
+            selection=DirectedForcing(uniform_budget=4, active_from=6), schedule=RollingForcing(15)
+        ),
     ],
     ids=lambda policy: type(policy.retention).__name__ + type(policy.schedule).__name__,
 )

@@ -4,7 +4,7 @@ and where in time the sink stands then.
 
 import pytest
 import torch
-from keepsake.kv_policies import DirectedForcing, KVPolicy, RollingForcing, SinkWindow, Take
+from keepsake.kv_policies import KVPolicy, RollingForcing, SinkWindow, Take
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.timeline import PromptStart
 
@@ -182,9 +182,8 @@ def test_a_window_that_cannot_hold_what_is_in_flight_is_refused():
     RollingForcing(18).check(fake.geometry(chunk_frames=3), take)
 
 
-@pytest.mark.parametrize(
-    "policy", [dict(retention=SinkWindow()), dict(selection=DirectedForcing())], ids=str
-)
-def test_slots_that_would_do_nothing_are_refused(policy):
+def test_a_retention_would_do_nothing_and_is_refused():
     with pytest.raises(ValueError, match="RollingForcing keeps a history of its own"):
-        KVPolicy(schedule=RollingForcing(), **policy).check(fake.geometry(), Take(9, 0, TWO, 0))
+        KVPolicy(SinkWindow(), schedule=RollingForcing()).check(
+            fake.geometry(), Take(9, 0, TWO, 0)
+        )

@@ -21,8 +21,8 @@ from keepsake.kv_policies import (
     Take,
     View,
 )
-from keepsake.kv_policies.selection.directed_forcing import choose_frames
-from keepsake.kv_policies.selection.frame_scores import history_of, z_score
+from keepsake.kv_policies.selection.frame_choice import choose_frames
+from keepsake.kv_policies.selection.frame_scores import frames_of, z_score
 from keepsake.kv_policies.selection.masked_head import MaskedHead
 
 from ... import fake
@@ -149,8 +149,8 @@ def read_by_the_book(policy, layer, q, bank):
     return out.flatten(2)
 
 
-def read(policy, layer, q, bank, retention=None):
-    run = policy.start(GEOMETRY, TAKE, retention or FullKV())
+def read(policy, layer, q, bank):
+    run = policy.start(GEOMETRY, TAKE, None)
     return run.read(layer, chunk_at(int(bank.frame[bank.committed])), q, View(bank), fake.attention)
 
 
@@ -239,7 +239,8 @@ def test_selection_begins_when_no_further_chunk_fits():
     """Chunks of 2 and a sink of 3 in a window of 12: the sink and 4 chunks are 11 frames."""
 
     def selects(frames, retention):
-        run = DirectedForcing(uniform_budget=4).start(GEOMETRY, TAKE, retention)
+        full = retention.full_frames(GEOMETRY)
+        run = DirectedForcing(uniform_budget=4).start(GEOMETRY, TAKE, full)
         run.read(0, chunk_at(frames), queries(), View(bank_of(frames)), fake.attention)
         return bool(run.frames_in_reach)
 
@@ -251,7 +252,7 @@ def test_selection_begins_when_no_further_chunk_fits():
 def test_the_notes_tell_how_much_was_read(most, read):
     """Of 15 frames, by six heads; a head reads no more than there are."""
     run = DirectedForcing(budget_min=3, budget_max=most, active_from=1, head_table=TABLE).start(
-        GEOMETRY, TAKE, FullKV()
+        GEOMETRY, TAKE, None
     )
     for layer in (0, 1):
         run.read(layer, chunk_at(13), queries(), View(bank_of(13)), fake.attention)
@@ -261,7 +262,7 @@ def test_the_notes_tell_how_much_was_read(most, read):
 
 def test_a_later_chunk_and_a_compaction_are_seen_afresh():
     policy = DirectedForcing(uniform_budget=4, active_from=1)
-    run, bank, q = policy.start(GEOMETRY, TAKE, FullKV()), bank_of(13), queries()
+    run, bank, q = policy.start(GEOMETRY, TAKE, None), bank_of(13), queries()
     run.read(0, chunk_at(13), q, View(bank), fake.attention)
     bank.keep(torch.cat([torch.arange(4 * T), torch.arange(8 * T, 15 * T)]))
     assert torch.allclose(
@@ -337,7 +338,7 @@ def test_a_masked_head_says_nothing():
     q, bank = queries(), bank_of(5)
     out = (
         MaskedHead(1, 2)
-        .start(GEOMETRY, TAKE, FullKV())
+        .start(GEOMETRY, TAKE, None)
         .read(1, chunk_at(5), q, View(bank), fake.attention)
         .unflatten(-1, (HEADS, DIM))
     )
@@ -345,7 +346,7 @@ def test_a_masked_head_says_nothing():
     assert out[:, :, 2].abs().max() == 0 and torch.equal(out[:, :, :2], dense[:, :, :2])
     assert torch.equal(
         MaskedHead(1, 2)
-        .start(GEOMETRY, TAKE, FullKV())
+        .start(GEOMETRY, TAKE, None)
         .read(0, chunk_at(5), q, View(bank), fake.attention),
         fake.attention(q, *bank.read(0)),
     )
@@ -353,6 +354,6 @@ def test_a_masked_head_says_nothing():
 
 def test_the_sink_frames_are_the_first_of_the_shot():
     bank = bank_of(5)
-    assert history_of(View(bank), GEOMETRY, 0).sinks == 3
+    assert frames_of(View(bank), bank.committed, GEOMETRY, 0).sinks == 3
     bank.frame += 7  # the history begins where its shot does
-    assert history_of(View(bank), GEOMETRY, 7).sinks == 3
+    assert frames_of(View(bank), bank.committed, GEOMETRY, 7).sinks == 3
