@@ -2,6 +2,8 @@
 against a plain, slow reading of the paper (loops, float64), and by hand.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from keepsake.kv_policies import (
@@ -18,8 +20,10 @@ from keepsake.kv_policies import (
 from keepsake.kv_policies.selection.frame_choice import choose_jointly, split_budget
 from keepsake.kv_policies.selection.frame_scores import z_score_among
 from keepsake.kv_policies.selection.masked_head import MaskedHead
+from keepsake.rollout.estimate import estimate
 
 from ... import fake
+from ...rollout.test_estimate import measured, setup, untimed
 from .slow import Slow
 
 TWO, THREE = (1.0, 0.5, 0.0), (1.0, 0.8, 0.5, 0.0)
@@ -154,8 +158,8 @@ def test_two_streams_do_not_disturb_each_other():
 
 
 def test_the_trace_tells_which_finished_frames_a_chunk_read():
-    """In its last step, by its own query frames: one anchor; of a budget of 4, 2 are left, for which
-    5 or 6 finished frames compete with 3 in flight: 1.25 or 1.33 of them finished, so 1.
+    """In its last step, by its own query frames: one anchor; of a budget of 4, 2 are left, and for
+    these 5 or 6 finished frames compete with 3 in flight: 1.25 or 1.33 finished ones, so 1.
     """
     policy = KVPolicy(selection=DirectedForcing(uniform_budget=4), schedule=RollingForcing(12))
     _, trace, _ = fake.take(policy, 22, 2, sigmas=TWO)
@@ -194,3 +198,12 @@ def test_of_schedules_with_a_history_of_their_own_rolling_forcing_alone_takes_a_
             KVPolicy(selection=DirectedForcing(), schedule=schedule).check(fake.geometry(), take)
     with pytest.raises(ValueError, match="the retention SinkWindow would have nothing"):
         KVPolicy(SinkWindow(), DirectedForcing(), RollingForcing()).check(fake.geometry(), take)
+
+
+@pytest.mark.parametrize("given", [0, 3])
+def test_the_estimate_is_what_a_run_measures(given):
+    policy = KVPolicy(selection=DirectedForcing(uniform_budget=4), schedule=RollingForcing(9))
+    planned = untimed(need.row for need in estimate(setup(policy, frames=15, given=given)).least)
+    measured_rows = measured(policy, frames=15, given=given)
+    assert any(row.reads and min(row.reads) < 1 for row in measured_rows)
+    assert planned == [replace(row, reads=()) for row in measured_rows]

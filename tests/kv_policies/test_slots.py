@@ -1,0 +1,69 @@
+"""The four lists of what can fill a slot, and which of them go together."""
+
+import inspect
+
+import keepsake.kv_policies as kv_policies
+import pytest
+from keepsake.kv_policies import (
+    RETENTIONS,
+    SCHEDULES,
+    SELECTIONS,
+    STORAGES,
+    CleanPass,
+    DirectedForcing,
+    KVPolicy,
+    KVStorage,
+    ReadAll,
+    Retention,
+    RollingForcing,
+    Schedule,
+    Selection,
+    Storage,
+    Take,
+)
+
+from .. import fake
+
+TAKE = Take(60, 0, (1.0, 0.9, 0.8, 0.0), 0)
+SELECTED = {(CleanPass, DirectedForcing), (RollingForcing, DirectedForcing)}
+HELD = {(CleanPass, KVStorage)}
+
+
+@pytest.mark.parametrize(
+    "base, listed",
+    [
+        (Retention, RETENTIONS),
+        (Selection, SELECTIONS),
+        (Schedule, SCHEDULES),
+        (Storage, STORAGES),
+    ],
+)
+def test_whatever_is_exported_for_a_slot_is_in_its_list(base, listed):
+    exported = {
+        each
+        for each in vars(kv_policies).values()
+        if inspect.isclass(each) and issubclass(each, base) and not inspect.isabstract(each)
+    }
+    assert exported == set(listed) and len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_selection_goes_with_the_schedules_whose_forwards_it_can_act_on(schedule, selection):
+    policy = KVPolicy(selection=selection(), schedule=schedule())
+    if selection is ReadAll or (schedule, selection) in SELECTED:
+        policy.check(fake.geometry(3), TAKE)
+    else:
+        with pytest.raises(ValueError, match=f"the selection {selection.__name__} would have"):
+            policy.check(fake.geometry(3), TAKE)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("storage", STORAGES)
+def test_only_a_history_of_retentions_can_be_held_otherwise(schedule, storage):
+    policy = KVPolicy(schedule=schedule(), storage=storage())
+    if storage is Storage or (schedule, storage) in HELD:
+        policy.check(fake.geometry(3), TAKE)
+    else:
+        with pytest.raises(ValueError, match="short memories of its own"):
+            policy.check(fake.geometry(3), TAKE)
