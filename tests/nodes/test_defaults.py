@@ -1,0 +1,38 @@
+"""A policy node and the policy that it makes have the same defaults."""
+
+from dataclasses import fields
+
+import pytest
+from keepsake.kv_policies import KVPolicy
+from keepsake.nodes.sockets import DIRECTED
+
+from .test_schema import nodes
+
+NODES = [node for node in nodes() if node.define_schema().node_id.startswith("KeepsakePolicy")]
+STORAGE = next(node for node in nodes() if node.__name__ == "KVStorageNode")
+
+
+def made_of_defaults(node) -> KVPolicy:
+    values = {
+        part.id: part.as_dict()["default"]
+        for part in node.define_schema().inputs
+        if "default" in part.as_dict()
+    }
+    (policy,) = node.execute(**values).args
+    return policy
+
+
+@pytest.mark.parametrize("node", [*NODES, STORAGE], ids=lambda node: node.__name__)
+def test_a_node_and_its_policy_have_the_same_defaults(node):
+    policy = made_of_defaults(node)
+    for slot in ("retention", "selection", "schedule", "storage"):
+        part = getattr(policy, slot)
+        if slot == "retention" and part == DIRECTED.retention:
+            continue  # what Directed Forcing starts from: on purpose no default of SinkWindow
+        own = type(part)()
+        differ = [
+            field.name
+            for field in fields(part)
+            if getattr(part, field.name) != getattr(own, field.name)
+        ]
+        assert not differ, f"{node.__name__} and {type(part).__name__} differ in {differ}"
