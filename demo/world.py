@@ -377,7 +377,7 @@ def draw(seed: int, columns: int, time: str, district: str) -> Tensor:
 
 
 def landmarks(seed: int, columns: int, time: str, district: str) -> list[tuple[int, int]]:
-    """First and last column of each landmark in that picture; the last one may hang over its end."""
+    """First and last column of each landmark in that picture; the last may hang over its end."""
     return _paint(seed, columns, time, district)[1]
 
 

@@ -86,10 +86,12 @@ class Bar:
             return
         self.shown = now
         done = int(30 * value / total)
-        line = f"{node_class}  [{'#' * done}{'.' * (30 - done)}] {value:.0f}/{total:.0f}  {now - self.start:.0f} s"
-        print(
-            f"\r{line}\033[K" if self.moving else line, end="" if self.moving else "\n", flush=True
-        )
+        bar = "#" * done + "." * (30 - done)
+        line = f"{node_class}  [{bar}] {value:.0f}/{total:.0f}  {now - self.start:.0f} s"
+        if self.moving:
+            print(f"\r{line}\033[K", end="", flush=True)
+        else:
+            print(line, flush=True)
 
     def close(self):
         if self.moving:

@@ -171,15 +171,19 @@ PUT_IN_A_ROW = """numbers => {
     node.pos = [x, 6000];
     x += node.size[0] + 20;
   }
-  app.canvas.links_render_mode = LiteGraph.HIDDEN_LINK;      // they would lead to nodes out of the picture
+  // links would lead to nodes out of the picture
+  app.canvas.links_render_mode = LiteGraph.HIDDEN_LINK;
 }"""
 LISTEN = """() => {
-  window.ended = new Promise((done) => app.api.addEventListener("execution_success", done, { once: true }));
+  window.ended = new Promise((done) =>
+    app.api.addEventListener("execution_success", done, { once: true }));
 }"""
 LOOK_AT = """numbers => {
-  const nodes = numbers.map((number) => app.graph.getNodeById(number)), { ds } = app.canvas;
+  const nodes = numbers.map((number) => app.graph.getNodeById(number));
+  const { ds } = app.canvas;
   const [left, top] = [0, 1].map((axis) => Math.min(...nodes.map((node) => node.pos[axis])));
-  ds.scale = Math.min(1, 1400 / (Math.max(...nodes.map((node) => node.pos[0] + node.size[0])) - left));
+  const right = Math.max(...nodes.map((node) => node.pos[0] + node.size[0]));
+  ds.scale = Math.min(1, 1400 / (right - left));
   ds.offset = [100 / ds.scale - left, 220 / ds.scale - top];
   app.canvas.setDirty(true, true);
 }"""

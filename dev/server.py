@@ -112,7 +112,8 @@ class Server:
         self.link.symlink_to(ROOT)
         # In memory, since the default database lies in the host's folder and is locked by the first
         # server to use it.
-        options = f"--listen 127.0.0.1 --port {self.port} --database-url sqlite:///:memory: --disable-api-nodes".split()
+        options = ["--listen", "127.0.0.1", "--port", str(self.port)]
+        options += ["--database-url", "sqlite:///:memory:", "--disable-api-nodes"]
         options += ["--base-directory", self.base, *(["--cpu"] if self.cpu else []), *self.options]
         # A session of its own: Ctrl-C reaches us alone, and we stop the server in order.
         with contextlib.nullcontext() if self.echo else open(self.log, "wb") as log:

@@ -34,7 +34,7 @@ from keepsake.kv_policies import KVPolicy
 def take(
     parts, policy: KVPolicy, path: str, number: int, frames: int
 ) -> tuple[torch.Tensor, list[int]]:
-    """Decoded key frames `[frames, 64, 128, 3]`, and the first frame of each chunk but the first."""
+    """Decoded key frames `[frames, 64, 128, 3]`; the first frame of each chunk but the first."""
     model, clip, vae = parts
     latent = {"samples": torch.zeros(1, 16, frames, world.ROWS, world.COLUMNS)}
     seed = 1000 + 32 * number + number // 2  # two takes share prompt and place, and differ in noise

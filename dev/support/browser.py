@@ -12,7 +12,10 @@ import re
 import shutil
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-READY = "window.app?.vueAppReady && window.app.graph && window.app.extensionManager && !window.app.extensionManager.spinner"
+READY = (
+    "window.app?.vueAppReady && window.app.graph && window.app.extensionManager"
+    " && !window.app.extensionManager.spinner"
+)
 WAIT_MS = 120_000
 
 

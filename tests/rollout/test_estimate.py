@@ -136,7 +136,7 @@ def test_the_range_is_reached(kind):
     ids=repr,
 )
 def test_a_dry_run_is_small_however_large_the_picture(policy, most):
-    """Rows stand for a whole frame's tokens in all layers, or for as many of them as stay together."""
+    """A row stands for a frame's tokens in all layers, or for those of them that stay together."""
     of_many = replace(setup(policy, 200), geometry=fake.geometry(grid=(40, 60)))
     dry = DryRun(of_many, KEPT)
     next(iter(dry))

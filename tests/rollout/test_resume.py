@@ -1,4 +1,4 @@
-"""A take that was saved and went on, in two or three runs, is the take of one run, to the last bit."""
+"""A take that is saved and goes on, in two or three runs, equals one run to the last bit."""
 
 import random
 

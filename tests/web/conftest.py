@@ -26,7 +26,7 @@ def server(browser, host_path):
 
 @pytest.fixture(params=["canvas", "vue"])
 def page(request, browser, server):
-    """The page in either of the frontend's node renderers; what our files did wrong fails the test."""
+    """The page in either of the frontend's node renderers; an error in our files fails the test."""
     page = open_page(browser, server, vue_nodes=request.param == "vue")
     yield page
     server.ask("/interrupt", {})

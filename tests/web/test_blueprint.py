@@ -4,7 +4,8 @@ NAME = "Long Take with Memory Stats"
 SAMPLER, STATS = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats"
 # In the place of the quickstart's sampler, decoder, video and stats.
 PUT_IN_PLACE = """() => {
-  const of = type => app.graph.nodes.find(node => node.type === type), take = app.graph.nodes.find(node => node.isSubgraphNode?.());
+  const of = type => app.graph.nodes.find(node => node.type === type);
+  const take = app.graph.nodes.find(node => node.isSubgraphNode?.());
   const slot = (slots, name) => slots.findIndex(slot => slot.name === name);
   const wire = (from, output, name) => from.connect(output, take, slot(take.inputs, name));
   wire(of("KeepsakeDemoWorld"), 0, "model");
@@ -13,9 +14,14 @@ PUT_IN_PLACE = """() => {
   wire(of("EmptyARVideoLatent"), 0, "latent");
   wire(of("KeepsakeDemoCamera"), 0, "control");
   wire(of("KeepsakePolicyFull"), 0, "kv_policy");
-  for (const type of ["KeepsakeARVideoSampler", "VAEDecode", "ImageScaleBy", "CreateVideo", "KeepsakeKVMemoryStats", "SaveLatent"]) app.graph.remove(of(type));
+  const old = ["KeepsakeARVideoSampler", "VAEDecode", "ImageScaleBy", "CreateVideo",
+               "KeepsakeKVMemoryStats", "SaveLatent"];
+  for (const type of old) app.graph.remove(of(type));
   take.connect(slot(take.outputs, "video"), of("SaveVideo"), 0);
-  return { seed: take.widgets.map(widget => widget.name), outputs: take.outputs.map(output => output.name) };
+  return {
+    seed: take.widgets.map(widget => widget.name),
+    outputs: take.outputs.map(output => output.name),
+  };
 }"""
 
 

@@ -11,8 +11,12 @@ SAMPLER, STATS, MAP = "KeepsakeARVideoSampler", "KeepsakeKVMemoryStats", "Keepsa
 PUT_A_MEMORY_MAP_IN = """() => {
   const policy = LiteGraph.createNode("KeepsakePolicyDeCoPrune");
   app.graph.add(policy);
-  for (const [name, value] of [["mode", "target_keep"], ["target_keep", 0.5], ["dense_chunks", 1]]) policy.widgets.find(widget => widget.name === name).value = value;
-  const [sampler, decode, scale] = ["KeepsakeARVideoSampler", "VAEDecode", "ImageScaleBy"].map(type => app.graph.nodes.find(node => node.type === type));
+  const values = { mode: "target_keep", target_keep: 0.5, dense_chunks: 1 };
+  for (const widget of policy.widgets) widget.value = values[widget.name] ?? widget.value;
+  const of = type => app.graph.nodes.find(node => node.type === type);
+  const sampler = of("KeepsakeARVideoSampler");
+  const decode = of("VAEDecode");
+  const scale = of("ImageScaleBy");
   const map = LiteGraph.createNode("KeepsakeKVMemoryMap");
   map.pos = [sampler.pos[0], sampler.pos[1] + 560];
   app.graph.add(map);
@@ -29,8 +33,10 @@ def told(row) -> str:
 
 
 # In the memory map's picture.
-DARK_TOKENS = """(canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((value, i) => i % 4 === 3 && value).length)(
-  document.querySelector(".keepsake-memory_map canvas"))"""
+DARK_TOKENS = """(canvas => {
+  const picture = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return picture.data.filter((value, i) => i % 4 === 3 && value).length;
+})(document.querySelector(".keepsake-memory_map canvas"))"""
 
 
 def point(page, plot, frame):

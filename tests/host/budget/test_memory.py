@@ -1,4 +1,4 @@
-"""What a take needs is told before it runs, and what cannot fit is refused with changes that work."""
+"""What a take needs is known before it runs; what cannot fit is refused with changes that work."""
 
 import gc
 import json

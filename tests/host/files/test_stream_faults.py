@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def kill(monkeypatch):
-    """`kill(n, run)`: the run ends in its n-th file of latents or memory, before that is written."""
+    """`kill(n, run)`: the run ends at its n-th file of latents or memory, before it is written."""
     real = streams.save_tree
 
     def kill(at, run):
@@ -41,7 +41,7 @@ def kill(monkeypatch):
     return kill
 
 
-def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, output, kill):  # noqa: F811
+def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, output, kill):
     """No picture came before that save, and the video still held those that were there before the
     take went on.
     """
@@ -53,7 +53,7 @@ def test_a_frame_that_waits_at_the_first_save_of_a_resumed_take(model, vae, outp
     assert (output / "take_00002_.mp4").read_bytes() == (output / "take_00001_.mp4").read_bytes()
 
 
-def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, output, kill):  # noqa: F811
+def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, output, kill):
     """The pictures of its last frame, which got no pair, were in the video and are not in the
     longer take's.
     """
@@ -69,7 +69,7 @@ def test_a_take_that_was_killed_in_its_last_save_and_is_extended(model, vae, out
     assert (output / "take_00002_.mp4").read_bytes() == (output / "take_00001_.mp4").read_bytes()
 
 
-def test_a_save_adds_its_latents_to_the_folder_and_nothing_else(model, vae, output):  # noqa: F811
+def test_a_save_adds_its_latents_to_the_folder_and_nothing_else(model, vae, output):
     """What the decoder carries is large, and only the latest of it is needed."""
 
     def size(frames):
@@ -80,7 +80,7 @@ def test_a_save_adds_its_latents_to_the_folder_and_nothing_else(model, vae, outp
     assert sizes[2] - sizes[1] < 8 * 16 * 4 * 6 * 4 + 4 * 1000  # and the headers of four files
 
 
-def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, vae, output):  # noqa: F811
+def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, vae, output):
     """Its removal, or a second ComfyUI that goes on with the same take."""
     plain, _ = make(model, vae)
     video, straight, steps = (
@@ -104,7 +104,7 @@ def test_a_video_that_another_changes_is_told_and_the_last_save_goes_on(model, v
     assert torch.equal(again, plain) and video.read_bytes() == straight
 
 
-def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, monkeypatch):  # noqa: F811
+def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, monkeypatch):
     """As two ComfyUIs with one output folder: the second while the first one's pictures are
     encoded.
     """
@@ -122,7 +122,7 @@ def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, mon
     assert [len(pictures_of(take.video)) for take in (first, second)] == [17, 25]
 
 
-def test_another_frame_rate_is_refused(model, vae, output):  # noqa: F811
+def test_another_frame_rate_is_refused(model, vae, output):
     make(model, vae, stop_after=5)
     with pytest.raises(
         KVMemoryError,
@@ -131,7 +131,7 @@ def test_another_frame_rate_is_refused(model, vae, output):  # noqa: F811
         make(model, vae, resume=True, fps=24.0)
 
 
-def test_whatever_is_wrong_with_the_files_of_a_take_is_one_kind_of_error(model, vae, output):  # noqa: F811
+def test_whatever_is_wrong_with_the_files_of_a_take_is_one_kind_of_error(model, vae, output):
     make(model, vae, stop_after=5, every=2)
     to_file, draw, outcomes = StreamToFile(vae, "take", 16.0, 2, True), random.Random(3), []
     for path in (output / "take_00001_.take").iterdir():

@@ -138,7 +138,8 @@ def test_combined_timelines_are_streams_that_change_together(model):
     assert stats.streams == 2 and torch.isfinite(out).all()
     with pytest.raises(
         ValueError,
-        match=r"positive prompts do not pair up in time: of those that begin there are 2 at latent frame 0, 1 at latent frame 6\.",
+        match="positive prompts do not pair up in time: of those that begin there are "
+        r"2 at latent frame 0, 1 at latent frame 6\.",
     ):
         take(model, at(6, tiny.prompt(4)) + tiny.prompt(5))
 
@@ -274,7 +275,7 @@ def test_a_take_that_ends_in_a_recache_leaves_nothing(model):
 
 
 def test_a_new_shot_begins_with_as_many_steps_as_a_take(model):
-    """Models that make their first chunk in more steps know a chunk without a past in no other way."""
+    """Models that make their first chunk in more steps know it by its empty history alone."""
     seen = []
     hook = model.model.diffusion_model.patch_embedding.register_forward_pre_hook(
         lambda module, args: seen.append(args[0].shape[2])

@@ -189,7 +189,8 @@ def test_a_missing_shard_is_named(tmp_path):
                 "blocks.0.self_attn.q.lora_A.weight": torch.zeros(4, 256),
                 "blocks.0.self_attn.q.lora_B.weight": torch.zeros(256, 4),
             },
-            r"The LoRA 'l.safetensors' was made for another size of model: for 'diffusion_model.blocks.0.self_attn.q.weight' it is \[256, 256\]",
+            "The LoRA 'l.safetensors' was made for another size of model: "
+            r"for 'diffusion_model.blocks.0.self_attn.q.weight' it is \[256, 256\]",
         ),
     ],
     ids=["other blocks", "other size"],
@@ -210,6 +211,7 @@ def test_a_damaged_profile_in_a_header_is_refused(text, tmp_path):
     path = write(tmp_path, "mine.safetensors", weights(), {"keepsake_profile": text})
     with pytest.raises(
         ValueError,
-        match=r"The AR profile in the header of 'mine.safetensors' cannot be read \(.+\). Choose one in AR Video Model Loader",
+        match=r"The AR profile in the header of 'mine.safetensors' cannot be read \(.+\). "
+        "Choose one in AR Video Model Loader",
     ):
         load_ar_model(path, None)

@@ -87,7 +87,7 @@ def test_the_sampler_form_drops_given_frames_as_well(model):
 
 
 def test_a_cut_off_take_goes_on_with_any_number_of_given_frames(model):
-    """Reports 53 and 55: multi-frame continuation; given frames need be no multiple of the chunk."""
+    """Reports 53 and 55: given frames may be several, and need be no multiple of the chunk."""
     for given in (1, 2, 3, 5):
         first, _ = take(model, None, frames=given)
         rest, stats = take(model, [first["samples"]], frames=given + 4)

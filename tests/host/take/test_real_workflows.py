@@ -24,17 +24,26 @@ import torch
 
 
 class TinyTextEncoder:
-    INPUT_TYPES, RETURN_TYPES, FUNCTION, CATEGORY = classmethod(lambda cls: {"required": {}}), ("CLIP",), "load", "test"
+    RETURN_TYPES = ("CLIP",)
+    FUNCTION = "load"
+    CATEGORY = "test"
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {}}
 
     def load(self):
-        demo = next(module for name, module in sys.modules.items() if name.endswith("keepsake.demo.load"))
+        (demo,) = (
+            module for name, module in sys.modules.items() if name.endswith("keepsake.demo.load")
+        )
 
         class Encoder(demo.TextEncoder):
             def encode_token_weights(self, tokens):
                 words, pooled = super().encode_token_weights(tokens)
                 return torch.nn.functional.pad(words, (0, 4096 - words.shape[-1])), pooled
 
-        return (demo.comfy.sd.CLIP(demo.comfy.supported_models_base.ClipTarget(demo.Tokenizer, Encoder), model_options=demo.ON_THE_CPU),)
+        target = demo.comfy.supported_models_base.ClipTarget(demo.Tokenizer, Encoder)
+        return (demo.comfy.sd.CLIP(target, model_options=demo.ON_THE_CPU),)
 
 
 NODE_CLASS_MAPPINGS = {"TinyTextEncoder": TinyTextEncoder}

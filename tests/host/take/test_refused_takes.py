@@ -210,7 +210,6 @@ def test_weights_that_give_no_finite_numbers_are_named():
 
 
 # -- numbers that come by wire, where no widget holds them to a range
-# ------------------------------------------------------------
 
 
 def made(model, **inputs):

@@ -171,7 +171,9 @@ use_host("--cpu"); load_pack()
 import torch
 torch.set_grad_enabled(False)
 import test_resume as t
-out, _ = t.make(t.tiny.prepared(t.tiny.tiny_model(layers=2)), t.KVPolicy(t.SinkWindow(1, 6)), memory=t.load_memory(t.Path({str(tmp_path / "m.safetensors")!r})))
+model = t.tiny.prepared(t.tiny.tiny_model(layers=2))
+memory = t.load_memory(t.Path({str(tmp_path / "m.safetensors")!r}))
+out, _ = t.make(model, t.KVPolicy(t.SinkWindow(1, 6)), memory=memory)
 torch.save(out["samples"], {str(tmp_path / "out.pt")!r})
 """
     subprocess.run([sys.executable, "-c", script], check=True)

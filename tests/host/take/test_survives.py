@@ -12,7 +12,6 @@ from keepsake.kv_policies import Chunk, KVPolicy, SinkWindow
 from support import tiny
 
 # -- where the stock sampler stops
-# -----------------------------------------------------------------------------------------
 
 
 def test_guidance_runs_with_one_cache_per_stream(model):
@@ -95,7 +94,6 @@ def test_a_video_prefix_is_continued_and_comes_out_first(model):
 
 
 # -- length
-# ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_take_past_1024_latent_frames_in_constant_memory(model):
@@ -131,7 +129,6 @@ def test_more_than_21_frames_keep_all_or_roll_and_never_overflow(model):
 
 
 # -- cancel, errors, repetition
-# --------------------------------------------------------------------------------------------
 
 
 def live_bytes() -> int:

@@ -1,4 +1,4 @@
-"""Banks: which rows live, what they are called, and that keys and values travel with their names."""
+"""Banks: which rows are kept, which tokens they hold, and that both move together."""
 
 import pytest
 import torch

@@ -195,7 +195,7 @@ def test_a_bound_lets_the_lowest_scores_of_the_whole_past_leave_and_never_the_si
     ids=["given", "two steps"],
 )
 def test_a_first_chunk_that_nothing_could_predict_counts_in_the_bound(prefix, sigmas):
-    """Without a sink it has no score of its own; it overflowed a bank that was made for the bound."""
+    """Without a sink it has no score; it overflowed a bank that was made for the bound."""
     _, trace, _ = fake.take(
         KVPolicy(DeCoPrune(gamma=-1.0, sink_chunks=0, most_frames=1, dense_chunks=1)),
         12,

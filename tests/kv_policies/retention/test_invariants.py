@@ -49,7 +49,7 @@ CASES = [kind(**values) for kind in RETENTIONS for values in PARAMETERS.get(kind
 
 
 def bytes_of(plan, geometry, element_size):
-    """Of keys and values of a bank at its largest, and of the held originals, which are keys alone."""
+    """Of a bank at its largest: its keys and values, and the unmoved copies of its keys."""
     heads = sum(map(len, plan.heads_by_layer(geometry)))
     frames = 2 * plan.most_frames + plan.held_frames
     return frames * geometry.tokens_per_frame * heads * geometry.head_dim * element_size

@@ -22,7 +22,7 @@ def test_virtual_frames_by_hand():
 
 
 def reindexed_at(how, given=0, shot=0):
-    """Where it was done last, or where the shot began, as each of ten chunks of two frames begins."""
+    """The frame of the latest re-index, or of the shot, as each of ten 2-frame chunks begins."""
     reindex, at = Reindex(how, 6, 4, "all", Take(20, given, (1.0, 0.0), 0)), []
     for index, start in enumerate(range(0, 20, 2)):
         chunk = Chunk(index, start, 2, start < given, Cue(shot=shot if start >= shot else 0))

@@ -176,7 +176,8 @@ def test_a_window_that_cannot_hold_what_is_in_flight_is_refused():
     take = Take(40, 0, (1.0, 0.9, 0.8, 0.7, 0.6, 0.0), 0)
     with pytest.raises(
         ValueError,
-        match=r"window_frames is 17, and the chunks in flight \(15 latent frames in 5 steps\) with the sink \(3\) need 18",
+        match=r"window_frames is 17, and the chunks in flight \(15 latent frames in 5 steps\) "
+        r"with the sink \(3\) need 18",
     ):
         RollingForcing(17).check(fake.geometry(chunk_frames=3), take)
     RollingForcing(18).check(fake.geometry(chunk_frames=3), take)

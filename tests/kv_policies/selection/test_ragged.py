@@ -1,4 +1,4 @@
-"""Ragged attention: every backend that this machine has equals a plain float64 loop over the pairs."""
+"""Ragged attention: every backend of this machine equals a plain float64 loop over the pairs."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""History in main memory: the same take to the last bit, and who asks for which layer's rows when."""
+"""History in main memory: the same take to the last bit, and when each layer's rows are fetched."""
 
 import gc
 import weakref
