@@ -32,7 +32,7 @@ def watch(policy, frames: int) -> tuple[list[int], list[int], list[float]]:
     import torch
     from keepsake.demo.load import load_demo_world
     from keepsake.demo.world import camera_control
-    from keepsake.host.files.growing_files import StreamToFile, GrowingFiles
+    from keepsake.host.files.growing_files import GrowingFiles, StreamToFile
     from keepsake.host.take import sampling
     from keepsake.host.take.take import sample_take
 

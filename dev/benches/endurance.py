@@ -26,7 +26,7 @@ def take(models, prefix: str, resume: bool, tell=lambda told: None):
     its latents.
     """
     import torch
-    from keepsake.host.files.growing_files import StreamToFile, GrowingFiles
+    from keepsake.host.files.growing_files import GrowingFiles, StreamToFile
     from keepsake.host.take.take import sample_take
     from keepsake.kv_policies import KVPolicy, SinkWindow
     from support import tiny

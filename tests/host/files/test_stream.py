@@ -8,8 +8,8 @@ import folder_paths
 import pytest
 import torch
 from keepsake.host.files import growing_files as streams
-from keepsake.host.files.stream_decode import StreamDecoder
 from keepsake.host.files.growing_files import StreamToFile
+from keepsake.host.files.stream_decode import StreamDecoder
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import (
     DeCoPrune,
