@@ -40,8 +40,7 @@ class KVStorage(Storage):
         if self.device == "cpu" and self.dtype != "model":
             raise ValueError(
                 f"dtype is {self.dtype} and device cpu: what lies in main memory stays in the "
-                "model's dtype. Use dtype model there, "
-                "or device model."
+                "model's dtype. Use dtype model there, or device model."
             )
         if self.full_chunks < 1 or self.sink_frames < 0:
             raise ValueError(
@@ -58,11 +57,9 @@ class KVStorage(Storage):
             return
         if moving_frames > self.sink_frames:
             raise ValueError(
-                f"{retention} turns the keys of {moving_frames} latent frames "
-                f"again and again, and {self.dtype} would "
-                "round them anew each time. Leave the sink in place (absolute) or re-index once "
-                "(auto), or use sink_frames of at least "
-                f"{moving_frames} here."
+                f"{retention} turns the keys of {moving_frames} latent frames again and again, and "
+                f"{self.dtype} would round them anew each time. Leave the sink in place (absolute) "
+                f"or re-index once (auto), or use sink_frames of at least {moving_frames} here."
             )
         if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
             raise ValueError(

@@ -12,7 +12,7 @@ from ..take import Geometry
 
 @dataclass(frozen=True)
 class Storage:
-    """Slot 4: how the kept bytes are held. This one: in the model's dtype, on the model's device."""
+    """Slot 4: how the kept bytes are held. This one: in the model's dtype on its device."""
 
     @property
     def is_plain(self) -> bool:
