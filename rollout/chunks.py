@@ -20,12 +20,10 @@ def plan_chunks(
         )
     chunks = list(made)
     done = chunks[-1].end_frame if chunks else 0
-    for first, last, given in (
-        (done, given_frames, True),
-        (max(done, given_frames), total_frames, False),
-    ):
-        for start in range(first, last, chunk_frames):
-            chunks.append(Chunk(len(chunks), start, min(chunk_frames, last - start), given))
+    first_new = max(done, given_frames)
+    for first, end, given in ((done, given_frames, True), (first_new, total_frames, False)):
+        for start in range(first, end, chunk_frames):
+            chunks.append(Chunk(len(chunks), start, min(chunk_frames, end - start), given))
     return chunks
 
 
@@ -33,18 +31,14 @@ def plan_piece(chunks: Sequence[Chunk], made: int, stop_after: int) -> range:
     """Numbers of the chunks that a run makes: from the first that is not made to the one that
     reaches `stop_after` latent frames; 0: to the end.
     """
-    return range(
-        made,
-        next(
-            (chunk.index + 1 for chunk in chunks if 0 < stop_after <= chunk.end_frame), len(chunks)
-        ),
-    )
+    if not stop_after:
+        return range(made, len(chunks))
+    reaching = (chunk.index + 1 for chunk in chunks if chunk.end_frame >= stop_after)
+    return range(made, next(reaching, len(chunks)))
 
 
 def in_pieces(piece: range, chunks: int) -> list[range]:
     """The numbers of chunks in pieces of so many; 0: in one."""
-    return (
-        [piece[first : first + chunks] for first in range(0, len(piece), chunks)]
-        if chunks
-        else [piece]
-    )
+    if not chunks:
+        return [piece]
+    return [piece[first : first + chunks] for first in range(0, len(piece), chunks)]

@@ -13,9 +13,8 @@ from ..kv_policies import SWITCHES, Chunk, Cue, Switch
 
 CLOCK = r"(?:\d+:[0-5]\d|\d+):[0-5]\d(?:\.\d+)?"  # m:ss, h:mm:ss
 LINE = re.compile(rf"\s*(?:({CLOCK})(?=\s*:(?!\d))|(\d+(?:\.\d+)?)\s*(s?))\s*:(.*)")
-UNCLEAR = re.compile(
-    r"\d\d(?=\s|$)|\d+\s*:"
-)  # right behind a start's colon: a time without its own, or a prompt?
+# Right behind a start's colon: a time without a colon of its own, or a prompt?
+UNCLEAR = re.compile(r"\d\d(?=\s|$)|\d+\s*:")
 
 
 def pixel_frames(latent_frames: int, compression: int) -> int:
@@ -41,9 +40,8 @@ class PromptStart:
     blend: int = 0  # latent frames over which the text goes from the prompt before to this one
     recache_frames: int = 12
     in_pixels: bool = False
-    written: str = field(
-        default="", compare=False
-    )  # the start in the user's own words, where these are not latent frames
+    # the start in the user's own words, where these are not latent frames
+    written: str = field(default="", compare=False)
 
     def __post_init__(self):
         if self.mode not in SWITCHES:
@@ -65,10 +63,10 @@ class PromptStart:
     def frame(self, compression: int) -> int:
         return latent_frame_of(self.start, compression) if self.in_pixels else self.start
 
-    def told(self, compression: int) -> str:
-        return (
-            f"latent frame {self.frame(compression)}{f' ({self.written})' if self.written else ''}"
-        )
+    def describe(self, compression: int) -> str:
+        """Where it begins, in words."""
+        written = f" ({self.written})" if self.written else ""
+        return f"latent frame {self.frame(compression)}{written}"
 
 
 def parse_timeline(
@@ -84,30 +82,25 @@ def parse_timeline(
         if not line.strip():
             continue
         start, prompt = _parse_line(line, f"Line {number} of the timeline", fps)
-        if any(
-            start.start == other.start and (start.in_pixels == other.in_pixels or start.start == 0)
-            for other, _ in found
-        ):
+        if any(_begin_together(start, other) for other, _ in found):
             raise ValueError(
                 f"Line {number} of the timeline begins where an earlier line does. Give each "
                 "prompt a start of its own."
             )
-        found.append(
-            (
-                replace(
-                    start,
-                    mode=mode if found else "swap",
-                    blend=blend if found else 0,
-                    recache_frames=recache_frames,
-                ),
-                prompt,
-            )
-        )
+        start = replace(start, recache_frames=recache_frames)
+        if found:  # the first prompt comes in with the take
+            start = replace(start, mode=mode, blend=blend)
+        found.append((start, prompt))
     if not found or found[0][0].start:
         raise ValueError(
             "The timeline has no prompt for the beginning. Begin its first line with '0:'."
         )
     return found
+
+
+def _begin_together(a: PromptStart, b: PromptStart) -> bool:
+    """Whether two lines begin at the same place; 0 is the same in latent and pixel frames."""
+    return a.start == b.start and (a.in_pixels == b.in_pixels or a.start == 0)
 
 
 def _parse_line(line: str, where: str, fps: float) -> tuple[PromptStart, str]:
@@ -131,19 +124,16 @@ def _parse_line(line: str, where: str, fps: float) -> tuple[PromptStart, str]:
             f"{where}, '{line.strip()}', has no prompt behind its start. Write one there, or "
             "remove the line."
         )
-    if clock or unit:
-        seconds = sum(
-            float(part) * 60**place
-            for place, part in enumerate(reversed((clock or number).split(":")))
-        )
-        return PromptStart(
-            round(seconds * fps), in_pixels=True, written=clock or f"{number}s"
-        ), prompt.strip()
-    return PromptStart(int(number)), prompt.strip()
+    if not clock and not unit:
+        return PromptStart(int(number)), prompt.strip()
+    parts = reversed((clock or number).split(":"))
+    seconds = sum(float(part) * 60**place for place, part in enumerate(parts))
+    written = clock or f"{number}s"
+    return PromptStart(round(seconds * fps), in_pixels=True, written=written), prompt.strip()
 
 
 class Mix(NamedTuple):
-    """What a stream hears: the prompt `number` with `weight`, the rest being the prompt before."""
+    """The prompt `number` of a stream with `weight`, the rest being the prompt before."""
 
     number: int
     weight: float = 1.0
@@ -156,53 +146,52 @@ def plan_prompts(
     made: int = 0,
     names: list[str] | None = None,
 ) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
-    """Mark chunks with the prompts in force. Returns them, what each stream hears at each number,
-    and notes; none on the first `made` chunks.
+    """Give the chunks their cues. Returns them, the mix of each stream by `Cue.prompt`, and notes;
+    none on the first `made` chunks.
 
     `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these. A
     prompt takes effect with the first chunk that begins at or after its start.
     """
     names = names or ["prompt"] * len(streams)
+
+    # 1. With which chunk each prompt takes effect; a stream's first one with the take.
     effects = [
-        [
-            _first_chunk_at(chunks, start.frame(compression)) if i else 0
-            for i, start in enumerate(starts)
-        ]
+        [0, *(_first_chunk_at(chunks, start.frame(compression)) for start in starts[1:])]
         for starts in streams
     ]
-    marked, heard, notes, shot = [], [], [], 0
+
+    # 2. The mixes in force in each chunk, and how they come in where they are others than before.
+    cued, mixes, notes, shot = [], [], [], 0
     for chunk in chunks:
         now = tuple(_mix(chunk, chunks, starts, effect) for starts, effect in zip(streams, effects))
-        before = heard[-1] if heard else now
-        switches = [
-            _switch(starts, *pair)
-            for starts, *pair in zip(streams, before, now)
-            if pair[0] != pair[1]
-        ]
-        switch = max(
-            switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None
-        )
-        if not heard or switch:
-            heard.append(now)
+        before = mixes[-1] if mixes else now
+        switch = _strongest_switch(streams, before, now)
+        if not mixes or switch:
+            mixes.append(now)
         if switch and switch.mode == "cut":
             shot = chunk.start_frame
+        cued.append(replace(chunk, cue=Cue(len(mixes) - 1, switch, shot)))
         if chunk.index >= made:
             notes += [
                 _note_of_change(chunk, name, starts[mix.number])
                 for name, starts, mix, old in zip(names, streams, now, before)
                 if mix.number != old.number
             ]
-        marked.append(replace(chunk, cue=Cue(len(heard) - 1, switch, shot)))
+
+    # 3. What did not happen.
     if any(mix.weight < 1 for mix in now):
         notes.append("The last blend was not complete when the take ended.")
+    first_new = chunks[made].start_frame
     for name, starts, effect in zip(names, streams, effects):
-        notes += [
-            f"The {name} of {start.told(compression)} never came in: no chunk begins between it "
-            "and the next prompt or the end."
-            for start, at, after in zip(starts, effect, [*effect[1:], None])
-            if (at is None or at == after) and start.frame(compression) >= chunks[made].start_frame
-        ]
-    return marked, heard, tuple(dict.fromkeys(notes))
+        for start, at, next_at in zip(starts, effect, [*effect[1:], None]):
+            came_in = at is not None and at != next_at
+            if came_in or start.frame(compression) < first_new:
+                continue
+            notes.append(
+                f"The {name} of {start.describe(compression)} never came in: no chunk begins "
+                "between it and the next prompt or the end."
+            )
+    return cued, mixes, tuple(dict.fromkeys(notes))
 
 
 def prompt_frames(chunks: list[Chunk]) -> tuple[int, ...]:
@@ -211,8 +200,9 @@ def prompt_frames(chunks: list[Chunk]) -> tuple[int, ...]:
 
 
 def _note_of_change(chunk: Chunk, name: str, start: PromptStart) -> str:
-    how = start.mode + (f", blended over {start.blend} frames" if start.blend else "")
-    return f"Latent frame {chunk.start_frame}: the {name} changes{f' to that of {start.written}' if start.written else ''} ({how})."
+    to = f" to that of {start.written}" if start.written else ""
+    blend = f", blended over {start.blend} frames" if start.blend else ""
+    return f"Latent frame {chunk.start_frame}: the {name} changes{to} ({start.mode}{blend})."
 
 
 def _first_chunk_at(chunks: list[Chunk], frame: int) -> int | None:
@@ -222,16 +212,27 @@ def _first_chunk_at(chunks: list[Chunk], frame: int) -> int | None:
 def _mix(
     chunk: Chunk, chunks: list[Chunk], starts: list[PromptStart], effect: list[int | None]
 ) -> Mix:
+    """What of a stream's prompts is in force in a chunk."""
     number = max(i for i, at in enumerate(effect) if at is not None and at <= chunk.index)
-    if not starts[number].blend or not number:
+    blend = starts[number].blend
+    if not blend or not number:
         return Mix(number)
-    return Mix(
-        number,
-        min(1.0, (chunk.end_frame - chunks[effect[number]].start_frame) / starts[number].blend),
-    )
+    frames = chunk.end_frame - chunks[effect[number]].start_frame
+    return Mix(number, min(1.0, frames / blend))
+
+
+def _strongest_switch(
+    streams: list[list[PromptStart]], before: tuple[Mix, ...], now: tuple[Mix, ...]
+) -> Switch | None:
+    """How other prompts come in: the streams' switch that changes most of the cache."""
+    switches = [
+        _switch(starts, old, new) for starts, old, new in zip(streams, before, now) if old != new
+    ]
+    return max(switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None)
 
 
 def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
+    """How a stream goes from one mix to another."""
     start = starts[now.number]
     if now.number != before.number and before.weight < 1:
         raise ValueError(

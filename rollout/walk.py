@@ -1,5 +1,5 @@
-"""How the works of a schedule's graph get done: one after another, or side by side, each lane's by
-a worker.
+"""Running the works of a schedule's graph: one after another, or side by side, a worker for the
+works of each lane.
 """
 
 from collections import Counter, defaultdict
@@ -9,9 +9,8 @@ from threading import Condition
 
 import torch
 
-Worker = Callable[
-    [Callable[[], None]], Callable[[], object]
-]  # starts a function in a thread, and returns one that waits for its end
+# Starts a function in a thread, and returns a function that waits for its end.
+Worker = Callable[[Callable[[], None]], Callable[[], object]]
 
 
 def spread(graph: dict, workers: int) -> dict[str, int]:
@@ -21,11 +20,13 @@ def spread(graph: dict, workers: int) -> dict[str, int]:
     works = Counter(work.lane for work in graph)  # lanes in the graph's order
     if workers >= len(works):
         return {lane: number for number, lane in enumerate(works)}
-    middle = {
-        lane: sum(list(works.values())[:number]) + count / 2
-        for number, (lane, count) in enumerate(works.items())
-    }
-    return {lane: int(workers * place / len(graph)) for lane, place in middle.items()}
+    # A lane goes to the worker in whose share of all works, in lane order, its middle lies.
+    numbers, before = {}, 0
+    for lane, count in works.items():
+        middle = before + count / 2
+        numbers[lane] = int(workers * middle / len(graph))
+        before += count
+    return numbers
 
 
 def walk(graph: dict, run: Callable, workers: Mapping[str, Worker]) -> Iterator:
@@ -40,9 +41,11 @@ def walk(graph: dict, run: Callable, workers: Mapping[str, Worker]) -> Iterator:
             run(work)
             yield work
         return
-    crew, shares, waits = Crew(graph, run), defaultdict(list), []
+    crew = Crew(graph, run)
+    shares: dict[Worker, list] = defaultdict(list)
     for work in graph:
         shares[workers[work.lane]].append(work)
+    waits = []
     try:
         for start, works in shares.items():
             waits.append(start(partial(crew.do, works)))
@@ -63,27 +66,23 @@ class Crew:
     """
 
     def __init__(self, graph: dict, run: Callable):
-        self.graph, self.run = graph, run
+        self.graph = graph
+        self.run = run
         self.ended: set = set()
-        self.stopped, self.error, self.changed = False, None, Condition()
-        self.modes = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self.stopped = False
+        self.error: BaseException | None = None
+        self.changed = Condition()
+        self.inference_mode = torch.is_inference_mode_enabled()
+        self.grad = torch.is_grad_enabled()
 
     def do(self, works: list):
-        """One worker's share. Raises nothing: errors go to who waits."""
+        """One worker's share. Raises nothing: errors are raised by `wait_for`."""
         try:
-            with (
-                torch.inference_mode(self.modes[0]),
-                torch.set_grad_enabled(self.modes[1]),
-            ):  # a new thread has modes of its own
+            # A new thread has modes of its own.
+            with torch.inference_mode(self.inference_mode), torch.set_grad_enabled(self.grad):
                 for work in works:
-                    with self.changed:
-                        self.changed.wait_for(
-                            lambda needs=self.graph[work]: (
-                                self.stopped or self.ended.issuperset(needs)
-                            )
-                        )
-                        if self.stopped:
-                            return
+                    if not self._may_begin(work):
+                        return
                     self.run(work)
                     with self.changed:
                         self.ended.add(work)
@@ -91,7 +90,15 @@ class Crew:
         except BaseException as error:  # an interrupt of the host is one
             self.stop(error)
 
+    def _may_begin(self, work) -> bool:
+        """Wait until all that a work needs has ended; False: the walk was stopped before."""
+        with self.changed:
+            needs = self.graph[work]
+            self.changed.wait_for(lambda: self.stopped or self.ended.issuperset(needs))
+            return not self.stopped
+
     def wait_for(self, work):
+        """Wait for a work's end. Raises the first error of any work."""
         with self.changed:
             self.changed.wait_for(lambda: self.error or work in self.ended)
             error, self.error = self.error, None
@@ -99,7 +106,9 @@ class Crew:
             raise error
 
     def stop(self, error: BaseException | None = None):
+        """Let no further work begin."""
         with self.changed:
             if not self.stopped:
-                self.stopped, self.error = True, error
+                self.stopped = True
+                self.error = error
             self.changed.notify_all()

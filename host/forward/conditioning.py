@@ -26,19 +26,13 @@ def active_conditionings(guider) -> dict[str, list[dict]]:
     """The guider's conditionings that its model calls run, by its name for them; at cfg 1 the host
     leaves the negative out.
     """
-    plain = (
-        type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise
-    )  # others guide by rules of their own
-    skip_negative = (
-        plain
-        and math.isclose(guider.cfg, 1.0)
-        and not guider.model_options.get("disable_cfg1_optimization", False)
-    )
-    return {
-        name: group
-        for name, group in guider.conds.items()
-        if not (name == "negative" and skip_negative)
-    }
+    # Guiders with a rule of their own run all that they have.
+    is_plain = type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise
+    runs_all = guider.model_options.get("disable_cfg1_optimization", False)
+    active = dict(guider.conds)
+    if is_plain and math.isclose(guider.cfg, 1.0) and not runs_all:
+        active.pop("negative", None)
+    return active
 
 
 def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
@@ -46,30 +40,30 @@ def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
     if batch == 1:
         return conds
 
-    def pick(value):
+    def row_of(value):
         tensor = getattr(value, "cond", None)
         if not torch.is_tensor(tensor) or tensor.ndim == 0 or len(tensor) == 1:
             return value
         row = item % len(tensor)  # fewer rows than items go round, as in the host
         return value._copy_with(tensor[row : row + 1])
 
-    return {
-        name: [
-            {
-                **cond,
-                "model_conds": {key: pick(value) for key, value in cond["model_conds"].items()},
-            }
-            for cond in group
-        ]
-        for name, group in conds.items()
-    }
+    def cond_of(cond: dict) -> dict:
+        rows = {key: row_of(value) for key, value in cond["model_conds"].items()}
+        return {**cond, "model_conds": rows}
+
+    return {name: [cond_of(cond) for cond in group] for name, group in conds.items()}
+
+
+def _all_of(conds: dict[str, list[dict]]) -> list[dict]:
+    return [cond for group in conds.values() for cond in group]
 
 
 def check_conditioning(
     guider, model, control: Tensor | None, shape: tuple[int, ...], profile: ARProfile | None
 ):
     """Refuse conditionings that cannot be cut into chunks, and a control of the wrong length."""
-    for cond in (cond for group in active_conditionings(guider).values() for cond in group):
+    needs_control = profile is not None and profile.needs_control
+    for cond in _all_of(active_conditionings(guider)):
         for key, name in UNCUTTABLE.items():
             if cond.get(key) is not None:
                 raise ValueError(
@@ -84,28 +78,27 @@ def check_conditioning(
                 "A conditioning with reference latents adds tokens that cannot be cut into "
                 "chunks. Remove it."
             )
-        if (
-            control is None
-            and cond.get("concat_latent_image") is None
-            and profile
-            and profile.needs_control
-        ):
+        has_control = control is not None or cond.get("concat_latent_image") is not None
+        if needs_control and not has_control:
             raise ValueError(
                 f"The model '{profile.name}' follows a camera and none is connected. "
                 "Connect its control node (Demo World Camera for the demo world) to the sampler's "
                 "control input."
             )
-    if control is None:
-        return
+    if control is not None:
+        _check_control(model, control, shape)
+
+
+def _check_control(model, control: Tensor, shape: tuple[int, ...]):
+    """Refuse a control `[B, K, T, 2h, 2w]` that does not fit the model or the latent's `shape`."""
     channels = control_channels(model)
     if channels != control.shape[1]:
+        advice = "Use the control that belongs to the model."
+        if not channels:
+            advice = "Leave the control input open."
         raise ValueError(
             f"The control has {control.shape[1]} channels, and this model takes {channels}. "
-            + (
-                "Use the control that belongs to the model."
-                if channels
-                else "Leave the control input open."
-            )
+            f"{advice}"
         )
     if channels % model.get_model_object("latent_format").latent_channels:
         raise ValueError(
@@ -123,14 +116,14 @@ def check_conditioning(
 
 
 def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
-    """Refuse what goes by the noise level of a forward, where its frames have levels of their own."""
+    """Refuse what depends on a forward's noise level, for forwards whose frames have many."""
     name = type(schedule).__name__
-    conds = [cond for group in active_conditionings(guider).values() for cond in group]
-    if any(
+    is_ranged = [
         cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1
-        for cond in conds
+        for cond in _all_of(active_conditionings(guider))
         for kind in ("", "clip_")
-    ):
+    ]
+    if any(is_ranged):
         raise ValueError(
             f"A prompt for a range of noise levels cannot be used with {name}, whose forwards "
             "hold many levels. Use prompts for the "
@@ -150,9 +143,9 @@ def connect_control(guider, model, control: Tensor):
     """
     # The host normalises that input as if it were a latent, in groups of the latent's channels:
     # undo it beforehand.
-    width, out = model.get_model_object("latent_format").latent_channels, control.clone()
+    width = model.get_model_object("latent_format").latent_channels
+    out = control.clone()
     for i in range(0, control.shape[1], width):
         out[:, i : i + width] = model.model.process_latent_out(out[:, i : i + width])
-    for group in guider.conds.values():
-        for cond in group:
-            cond["concat_latent_image"] = out
+    for cond in _all_of(guider.conds):
+        cond["concat_latent_image"] = out

@@ -17,10 +17,8 @@ def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[s
     """The device of each lane; none for a MODEL on one device. ValueError, in a sentence, where the
     schedule has nothing to run side by side.
     """
-    devices = [
-        model.load_device,
-        *(clone.load_device for clone in model.get_additional_models_with_key("multigpu")),
-    ]
+    clones = model.get_additional_models_with_key("multigpu")
+    devices = [model.load_device, *(clone.load_device for clone in clones)]
     if len(devices) == 1:
         return {}
     graph = policy.schedule.graph(chunks, steps)
@@ -82,12 +80,13 @@ def guiders_of_lanes(
     device.
     """
     clones = guider.model_options.get("multigpu_clones", {})  # which the host has loaded
-    made = {
+    others = dict.fromkeys(lanes.values())
+    others.pop(guider.model_patcher.load_device, None)
+    guiders = {
         device: guider_of_role(clones[device], guider, sigmas, noise, latent_image, seed)
-        for device in dict.fromkeys(lanes.values())
-        if device != guider.model_patcher.load_device
+        for device in others
     }
-    return {lane: made[device] for lane, device in lanes.items() if device in made}
+    return {lane: guiders[device] for lane, device in lanes.items() if device in guiders}
 
 
 def workers_of_lanes(guider, lanes: dict[str, torch.device]) -> dict[str, Worker]:
@@ -98,5 +97,6 @@ def workers_of_lanes(guider, lanes: dict[str, torch.device]) -> dict[str, Worker
         pool.submit(device, work)
         return partial(pool.get_result, device)
 
-    made = {device: partial(start, device) for device in lanes.values()}
-    return {lane: made[device] for lane, device in lanes.items()}
+    # One worker for each device, also where several lanes run on it.
+    workers = {device: partial(start, device) for device in lanes.values()}
+    return {lane: workers[device] for lane, device in lanes.items()}

@@ -164,8 +164,8 @@ def _tracks_of(
             start = group[place][PROMPT_START]
             if start.mode != "cut" and _equal(group[places[-1]], group[place]):
                 notes.append(
-                    f"The {prompt_name(name)} of {start.told(compression)} is the one in force, "
-                    "so nothing was done."
+                    f"The {prompt_name(name)} of {start.describe(compression)} is the one in "
+                    "force, so nothing was done."
                 )
             else:
                 places.append(place)

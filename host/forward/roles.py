@@ -36,7 +36,8 @@ def check_roles(models: Mapping[str, object], guider, shape: tuple[int, ...]):
 
     `models` by role; the messages call each by the node input that it came in by.
     """
-    if models and any("hooks" in cond for group in guider.conds.values() for cond in group):
+    conds = [cond for group in guider.conds.values() for cond in group]
+    if models and any("hooks" in cond for cond in conds):
         raise ValueError(
             "A conditioning with hooks changes the weights of the sampler's model alone, and this "
             "take has a model for a role. "
@@ -45,7 +46,7 @@ def check_roles(models: Mapping[str, object], guider, shape: tuple[int, ...]):
     for role, model in models.items():
         name = f"The {role}_model"
         require_wan(model)
-        require_patched(model, name, "Connect it by KV Policy: FlashForward Anchors.")
+        require_patched(model, name, "Connect it to the policy node, which prepares it.")
         if model.get_additional_models_with_key("multigpu"):
             raise ValueError(
                 f"{name} is spread over several devices, and a role runs on one. Bypass its "

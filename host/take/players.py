@@ -28,13 +28,11 @@ class Players:
         latent_image: Tensor | None,
     ):
         """`noise` [B, C, T, 2h, 2w], of the whole batch; `sigmas` [steps + 1]."""
-        self.guider, self.plan, self.extra_args, self.sigmas, self.batch = (
-            guider,
-            plan,
-            extra_args,
-            sigmas,
-            len(noise),
-        )
+        self.guider = guider
+        self.plan = plan
+        self.extra_args = extra_args
+        self.sigmas = sigmas
+        self.batch = len(noise)
         shape, seed = tuple(noise.shape), extra_args.get("seed")
         self.roles = {
             role: guider_of_role(model, guider, sigmas, noise, latent_image, seed)
@@ -42,14 +40,12 @@ class Players:
         }
         self.lanes = guiders_of_lanes(guider, plan.lanes, sigmas, noise, latent_image, seed)
         self.turns = Turns(guider, lambda model, cache: plan.shape_to_load(model, shape, cache))
-        self._conds = [
-            (player, player.conds)
-            for player in dict.fromkeys((guider, *self.roles.values(), *self.lanes.values()))
-        ]
+        players = dict.fromkeys((guider, *self.roles.values(), *self.lanes.values()))
+        self._conds = {player: player.conds for player in players}  # of the whole batch
 
     def model(self, session: Session, item: int, noise_index: int) -> Model:
         """The rollout's calls for one batch item, whose noise has the number `noise_index`."""
-        for player, of_batch in self._conds:
+        for player, of_batch in self._conds.items():
             player.conds = conditioning_of_item(of_batch, item, self.batch)
         model = self._model(session, noise_index)
         if self.plan.first_sigmas is None:
@@ -62,28 +58,26 @@ class Players:
         """Over the take's guider, or over one for each role where there are any, or for each lane
         on another device.
         """
-        guider, extra_args, prompts = self.guider, self.extra_args, self.plan.prompts
-        if not self.roles and not self.lanes:
-            return guided_model(guider, extra_args, session, noise_index, prompts)
+        guider = self.guider
         schedule = self.plan.policy.schedule
-        # A stream keeps the text keys of one model: that of the role with the most forwards. For
-        # other roles they are computed at each forward.
-        keeps_text = {self.roles.get(schedule.roles[-1], guider)} if self.roles else {guider}
-        keeps_text |= set(self.lanes.values())
-        models = {
-            player: guided_model(
-                player,
-                extra_args
-                if player is guider
-                else {**extra_args, "model_options": player.model_options},
-                session,
-                noise_index,
-                prompts,
-                keep_text=player in keeps_text,
-            )
-            for player in dict.fromkeys((guider, *self.roles.values(), *self.lanes.values()))
-        }
 
+        def calls(player, keep_text: bool = True) -> Model:
+            extra_args = self.extra_args
+            if player is not guider:
+                extra_args = {**extra_args, "model_options": player.model_options}
+            prompts = self.plan.prompts
+            return guided_model(player, extra_args, session, noise_index, prompts, keep_text)
+
+        if not self.roles and not self.lanes:
+            return calls(guider)
+
+        # 1. A stream keeps the text keys of one model: that of the role with the most forwards. For
+        # other roles they are computed at each forward.
+        most = self.roles.get(schedule.roles[-1], guider) if self.roles else guider
+        keeps_text = {most, *self.lanes.values()}
+        models = {player: calls(player, player in keeps_text) for player in self._conds}
+
+        # 2. The lane's clone makes a forward, or else the role's model, or else the sampler's.
         def model_for(forward: Forward) -> Model:
             lane = schedule.lane(forward.cache)
             if lane in self.lanes:
@@ -102,5 +96,5 @@ class Players:
 
     def close(self):
         self.turns.close()
-        for player, of_batch in self._conds:
+        for player, of_batch in self._conds.items():
             player.conds = of_batch
