@@ -11,7 +11,7 @@ from ..cache.cache import KVCache
 from ..state import State
 from ..take import Chunk, Geometry, Take
 from .keep_rules import TargetKeep, Threshold
-from .probe_step import PROBE_SIGMA, probe_step_of
+from .probe_step import check_probe_step, scored_step
 from .retention import Probe, require_choice
 from .scores import SCORES, ScoreHistogram, best_of_each_block, token_scores
 from .token_prune import TokenPrune, TokenPruneRun
@@ -54,12 +54,7 @@ class DeCoPrune(TokenPrune):
 
     def check(self, geometry: Geometry, take: Take):
         super().check(geometry, take)
-        if take.steps > 2 and self.probe_step >= take.steps - 1:
-            raise ValueError(
-                f"probe_step is {self.probe_step}, and this take has {take.steps} steps, of which "
-                f"the last (step {take.steps - 1}) is the finished picture itself. Use a "
-                f"probe_step of at most {take.steps - 2}, or -1 to have it chosen."
-            )
+        check_probe_step(self.probe_step, take)
 
     @property
     def by_content(self) -> bool:
@@ -79,38 +74,23 @@ class DeCoPruneRun(TokenPruneRun):
         super().__init__(policy, geometry, take)
         self.rule = KEEP_RULES[policy.mode](policy)
         self.histogram = ScoreHistogram(policy.score, self.rule.threshold)
-        self.predicted: Tensor | None = None  # of the chunk in work
-        self.probe_step = self._probe_step()
-        if self.probe_step is None:
-            self.probe_sigma = PROBE_SIGMA
-            self.notes = (
-                "DeCoPrune: no step of this take has a usable prediction, so each chunk was noised "
-                f"again to sigma {PROBE_SIGMA} and predicted once more (one forward per chunk).",
-            )
-        else:
-            self.probe_sigma = take.sigmas[self.probe_step]
-            self.notes = (
-                f"DeCoPrune scored the prediction of step {self.probe_step} (counted from 0) of "
-                f"{take.steps}, at sigma {self.probe_sigma:.3f}.",
-            )
-
-    def _probe_step(self) -> int | None:
-        chosen, steps = self.policy.probe_step, self.take.steps
-        return chosen if chosen >= 0 and steps > 2 else probe_step_of(self.take)
+        self.scored = scored_step(policy.probe_step, take)
+        self.notes = (self.scored.note,)
+        self.predicted: Tensor | None = None  # by that step, of the chunk in work
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
         super().begin_chunk(cache, chunk)
 
     def after_step(self, chunk: Chunk, step: int, x0: Tensor):
-        if step == self.probe_step:
+        if step == self.scored.step:
             self.predicted = x0
 
     def probe(self, chunk: Chunk, x0: Tensor) -> Probe | None:
         is_first = chunk.index == self.first_chunk  # without history nothing could predict it
         if self.predicted is not None or is_first or self.is_sink(chunk):
             return None
-        return Probe.noised(x0, self.probe_sigma, self.take.seed + 104729 * (chunk.index + 1))
+        return Probe.noised(x0, self.scored.sigma, self.take.seed + 104729 * (chunk.index + 1))
 
     def after_probe(self, chunk: Chunk, x0: Tensor):
         self.predicted = x0

@@ -29,9 +29,8 @@ class HeadMap:
         if (len(self.static), self.heads) != (geometry.layers, geometry.heads):
             raise ValueError(
                 f"The head map of '{self.model}' is for {len(self.static)} layers of {self.heads} "
-                "heads, and this model has "
-                f"{geometry.layers} layers of {geometry.heads}. Use the map of this model, or "
-                "make one with Profile Heads."
+                f"heads, and this model has {geometry.layers} layers of {geometry.heads}. Use the "
+                "map of this model, or make one with Profile Heads."
             )
 
     def to_json(self) -> str:
@@ -39,58 +38,51 @@ class HeadMap:
             {"layer_idx": i, "static_head": list(static), "dynamic_head": list(self.dynamic(i))}
             for i, static in enumerate(self.static)
         ]
-        return json.dumps(
-            {
-                "model": self.model,
-                "num_layers": len(self.static),
-                "num_heads": self.heads,
-                "layers": layers,
-            },
-            indent=1,
-        )
+        content = {
+            "model": self.model,
+            "num_layers": len(self.static),
+            "num_heads": self.heads,
+            "layers": layers,
+        }
+        return json.dumps(content, indent=1)
 
     @classmethod
     def from_json(cls, text: str, name: str) -> HeadMap:
-        """Read a map; `name` is the file's, for messages. Its layers may also stand alone, as a
-        bare list.
+        """Read a map; ValueError, in a sentence with the file's `name`, where it is none. The list
+        of layers may also stand alone.
         """
+        # 1. Read.
         try:
-            told = json.loads(text)
-            layers = told if isinstance(told, list) else told["layers"]
-            lists = {
+            content = json.loads(text)
+            header = {"layers": content} if isinstance(content, list) else content
+            heads_of = {
                 int(layer["layer_idx"]): (
                     tuple(map(int, layer["static_head"])),
                     tuple(map(int, layer["dynamic_head"])),
                 )
-                for layer in layers
+                for layer in header["layers"]
             }
-            about = told if isinstance(told, dict) else {}
-            count = int(about.get("num_layers", len(lists)))
-            heads = int(
-                about.get(
-                    "num_heads", max((sum(map(len, pair)) for pair in lists.values()), default=0)
-                )
-            )
+            listed = max((len(s) + len(d) for s, d in heads_of.values()), default=0)
+            layers = int(header.get("num_layers", len(heads_of)))
+            heads = int(header.get("num_heads", listed))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(
                 f"'{name}' is not a head map. It must be JSON with a list of layers, each with "
-                "layer_idx, static_head "
-                "and dynamic_head; Profile Heads writes one."
+                "layer_idx, static_head and dynamic_head; Profile Heads writes one."
             ) from None
-        if not lists or sorted(lists) != list(range(count)):
+
+        # 2. Every layer once, and in it every head once.
+        if not heads_of or sorted(heads_of) != list(range(layers)):
             raise ValueError(
-                f"The head map '{name}' lists the layers {sorted(lists)}, and should have each of "
-                f"0 to {count - 1} once."
+                f"The head map '{name}' lists the layers {sorted(heads_of)}, and should have each "
+                f"of 0 to {layers - 1} once."
             )
-        for layer, (static, dynamic) in sorted(lists.items()):
+        for layer, (static, dynamic) in sorted(heads_of.items()):
             if sorted(static + dynamic) != list(range(heads)):
                 raise ValueError(
                     f"The head map '{name}' lists the heads {sorted(static + dynamic)} in layer "
-                    f"{layer}, and should name each of "
-                    f"0 to {heads - 1} once, as static or as dynamic."
+                    f"{layer}, and should name each of 0 to {heads - 1} once, as static or as "
+                    "dynamic."
                 )
-        return cls(
-            str(about.get("model", name)),
-            heads,
-            tuple(lists[layer][0] for layer in range(len(lists))),
-        )
+        static = tuple(heads_of[layer][0] for layer in range(layers))
+        return cls(str(header.get("model", name)), heads, static)

@@ -15,14 +15,15 @@ from .head_map import HeadMap
 from .retention import RetentionRun
 
 STATIC_SHARE = 0.8
-SINK_FRAMES = RECENT_FRAMES = 4
+SINK_FRAMES = 4
+RECENT_FRAMES = 4
 QUERIES_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class HeadProfile(FullKV):
-    """Keep everything, and watch the last chunk's first step: what share of its attention each head
-    gives to the latest frames.
+    """Keep everything, and measure in the last chunk's first step what share of its attention each
+    head gives to the latest frames.
 
     `on_share(layer, share)` is called with fp32 `[H]`: attention mass on the last 4 context frames
     over the mass on all context frames but the first 4, over all queries.
@@ -31,13 +32,13 @@ class HeadProfile(FullKV):
     on_share: Callable[[int, Tensor], None]
 
     def check(self, geometry: Geometry, take: Take):
-        context, least = take.total_frames - geometry.chunk_frames, SINK_FRAMES + RECENT_FRAMES + 1
+        context = take.total_frames - geometry.chunk_frames
+        least = SINK_FRAMES + RECENT_FRAMES + 1
         if context < least:
             raise ValueError(
                 f"To tell heads apart a take needs more than {least - 1} latent frames before its "
-                "last chunk, and this one has "
-                f"{context}. Use a latent of at least {least + geometry.chunk_frames} latent "
-                "frames."
+                f"last chunk, and this one has {context}. Use a latent of at least "
+                f"{least + geometry.chunk_frames} latent frames."
             )
 
     def start(self, geometry: Geometry, take: Take) -> RetentionRun:
@@ -48,17 +49,19 @@ class HeadProfileRun(RetentionRun):
     needs_queries = True
 
     def __init__(self, policy: HeadProfile, take: Take):
-        self.policy, self.take = policy, take
+        self.policy = policy
+        self.take = take
 
     def observe(self, layer: int, chunk: Chunk, step: int, q: Tensor, bank: Bank):
-        if step or chunk.end_frame < self.take.total_frames:
+        is_last_chunk = chunk.end_frame >= self.take.total_frames
+        if step > 0 or not is_last_chunk:
             return
         frame = bank.frame[: bank.length]
         context = (frame < chunk.start_frame) & (frame >= SINK_FRAMES)
         recent = context & (frame >= chunk.start_frame - RECENT_FRAMES)
-        self.policy.on_share(
-            layer, recent_share(q, bank.read(layer)[0], recent.to(q.device), context.to(q.device))
-        )
+        k, _ = bank.read(layer)
+        share = recent_share(q, k, recent.to(q.device), context.to(q.device))
+        self.policy.on_share(layer, share)
 
 
 def recent_share(q: Tensor, k: Tensor, recent: Tensor, context: Tensor) -> Tensor:
@@ -68,13 +71,11 @@ def recent_share(q: Tensor, k: Tensor, recent: Tensor, context: Tensor) -> Tenso
     q `[1, N, H, D]`, k `[1, S, H, D]`; masses are summed over the queries.
     """
     mass = torch.zeros(2, q.shape[2], device=q.device)
+    scale = q.shape[-1] ** -0.5
     for part in q.split(QUERIES_AT_ONCE, 1):
         for head in range(q.shape[2]):  # one head at a time: N x S weights of all heads may not fit
-            weight = (
-                (part[0, :, head].float() @ k[0, :, head].float().T * q.shape[-1] ** -0.5)
-                .softmax(-1)
-                .sum(0)
-            )
+            logits = part[0, :, head].float() @ k[0, :, head].float().T * scale
+            weight = logits.softmax(-1).sum(0)
             mass[:, head] += torch.stack([weight[recent].sum(), weight[context].sum()])
     return mass[0] / mass[1]
 

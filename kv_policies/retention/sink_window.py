@@ -34,8 +34,7 @@ class SinkWindow(Retention):
         if not 0 <= self.sink_frames < self.window_frames:
             raise ValueError(
                 f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The "
-                "window holds the sink "
-                "and at least one chunk: use window_frames of at least "
+                "window holds the sink and at least one chunk: use window_frames of at least "
                 f"{max(self.sink_frames, 0)} plus the chunk's frames."
             )
 
@@ -43,10 +42,9 @@ class SinkWindow(Retention):
         if self.window_frames < self.sink_frames + geometry.chunk_frames:
             raise ValueError(
                 f"window_frames = {self.window_frames} cannot hold sink_frames = "
-                f"{self.sink_frames} and the chunk in work "
-                f"({geometry.chunk_frames} frames). Use window_frames of at least "
-                f"{self.sink_frames + geometry.chunk_frames}, "
-                "or smaller chunks."
+                f"{self.sink_frames} and the chunk in work ({geometry.chunk_frames} frames). Use "
+                f"window_frames of at least {self.sink_frames + geometry.chunk_frames}, or smaller "
+                "chunks."
             )
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
@@ -54,11 +52,7 @@ class SinkWindow(Retention):
 
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         frames = min(take.total_frames, self.window_frames)
-        return [
-            BankPlan(
-                frames, frames, held_frames=self.sink_frames if self.sink_rope == "shifted" else 0
-            )
-        ]
+        return [BankPlan(frames, frames, held_frames=self.moving_frames(take))]
 
     def moving_frames(self, take: Take) -> int:
         return self.sink_frames if self.sink_rope == "shifted" else 0
@@ -83,7 +77,8 @@ class SinkWindow(Retention):
 
 class SinkWindowRun(RetentionRun):
     def __init__(self, policy: SinkWindow, take: Take):
-        self.policy, self.total_frames = policy, take.total_frames
+        self.policy = policy
+        self.total_frames = take.total_frames
         self.starts: list[int] = []  # first frame of each chunk that is still in the window
 
     def cut(self, cache: KVCache, chunk: Chunk):
@@ -91,30 +86,33 @@ class SinkWindowRun(RetentionRun):
         self.starts.clear()
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
-        sink, (bank,) = self.policy.sink_frames, cache.banks
+        (bank,) = cache.banks
+        sink_end = chunk.cue.shot + self.policy.sink_frames
         oldest = self._oldest_frame(chunk)
-        kept, first = (bank.rows_of(0, end - 1).stop for end in (chunk.cue.shot + sink, oldest))
-        if first > kept:
-            bank.keep(torch.arange(first, bank.length), after=kept)
-        if (
-            sink and oldest > chunk.cue.shot + sink and self.policy.sink_rope == "shifted"
-        ):  # a gap has opened: close it
-            tokens = cache.geometry.tokens_per_frame
-            bank.hold(sink * tokens)
-            bank.move(
-                torch.arange(oldest - sink, oldest, dtype=torch.float64).repeat_interleave(tokens)
-            )
+        sink_rows = bank.rows_of(0, sink_end - 1).stop
+        window_row = bank.rows_of(0, oldest - 1).stop
+        if window_row > sink_rows:
+            bank.keep(torch.arange(window_row, bank.length), after=sink_rows)
+        has_gap = self.policy.sink_frames > 0 and oldest > sink_end
+        if has_gap and self.policy.sink_rope == "shifted":
+            self._close_gap(cache, oldest)
         self.starts.append(chunk.start_frame)
 
     def _oldest_frame(self, chunk: Chunk) -> int:
         """First frame of the window, once chunks that no longer fit beside the sink have left."""
         room = self.policy.window_frames - chunk.frames
-        if chunk.start_frame - chunk.cue.shot > room:
-            room -= (
-                self.policy.sink_frames
-            )  # the whole past no longer fits: the sink takes its share
+        if chunk.start_frame - chunk.cue.shot > room:  # something must leave: count the sink apart
+            room -= self.policy.sink_frames
         self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
         return self.starts[0] if self.starts else chunk.start_frame
+
+    def _close_gap(self, cache: KVCache, oldest: int):
+        """Turn the sink to stand just before the window, from its keys as they were written."""
+        (bank,), sink = cache.banks, self.policy.sink_frames
+        tokens = cache.geometry.tokens_per_frame
+        positions = torch.arange(oldest - sink, oldest, dtype=torch.float64)
+        bank.hold(sink * tokens)
+        bank.move(positions.repeat_interleave(tokens))
 
     def state(self) -> State:
         return {"starts": list(self.starts)}

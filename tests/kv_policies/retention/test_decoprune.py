@@ -286,7 +286,7 @@ def test_given_chunks_are_probed_and_pruned():
     assert made.calls[:7] == [(0, 0.0), (2, 0.9), (2, 0.0), (4, 0.9), (4, 0.0), (6, 0.9), (6, 0.0)]
     assert made.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
     assert trace.notes == [
-        "DeCoPrune scored the prediction of step 2 (counted from 0) of 4, at sigma 0.900."
+        "DeCoPrune scored the prediction of step 2 (counted from 0), at sigma 0.900."
     ]
 
 

@@ -71,11 +71,11 @@ def test_a_step_near_pure_noise_or_near_the_end_is_not_scored(sigmas, step):
 @pytest.mark.parametrize(
     "policy, sigmas, note",
     [
-        (DeCoPrune(), (1.0, 0.9, 0.75, 0.5), "step 1 (counted from 0) of 4, at sigma 0.900"),
+        (DeCoPrune(), (1.0, 0.9, 0.75, 0.5), "step 1 (counted from 0), at sigma 0.900"),
         (
             DeCoPrune(probe_step=2),
             (1.0, 0.9, 0.75, 0.5),
-            "step 2 (counted from 0) of 4, at sigma 0.750",
+            "step 2 (counted from 0), at sigma 0.750",
         ),
         (DeCoPrune(), (1.0, 0.75, 0.5, 0.25), "noised again to sigma 0.9"),
         (DeCoPrune(probe_step=0), (1.0, 0.8333), "noised again to sigma 0.9"),

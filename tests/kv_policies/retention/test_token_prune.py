@@ -1,0 +1,120 @@
+"""The base that prunes by rank, with the smallest method on it: the tokens with the shortest keys
+stay (KNorm, arXiv 2406.11430). Six tokens a frame, two frames a chunk.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from keepsake.kv_policies import DeCoPrune, KVPolicy, RandomPrune, ReversePrune
+from keepsake.kv_policies.retention.pruning_controls import CONTROLS
+from keepsake.kv_policies.retention.token_prune import TokenPrune, TokenPruneRun
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate
+
+from ... import fake
+from ...rollout.test_estimate import measured, setup, untimed
+from .test_decoprune import script, tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyNorm(TokenPrune):
+    """Keep the tokens with the shortest keys in layer 0."""
+
+    def start(self, geometry, take):
+        return KeyNormRun(self, geometry, take)
+
+
+class KeyNormRun(TokenPruneRun):
+    def rank(self, cache, chunk, x0):
+        bank = cache.banks[0]
+        k, _ = bank.read(0, bank.rows_of(chunk.start_frame, chunk.end_frame - 1))
+        return -k.float().norm(dim=-1).mean(-1)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole(TokenPrune):
+    """A method that cannot rank: `rank` is None."""
+
+    def start(self, geometry, take):
+        return WholeRun(self, geometry, take)
+
+
+class WholeRun(TokenPruneRun):
+    def rank(self, cache, chunk, x0):
+        return None
+
+
+def last_history(policy, frames=12):
+    made, _ = script(policy, frames, 2)
+    return list(made.histories.values())[-1]
+
+
+def test_the_share_with_the_highest_ranks_of_each_old_chunk_stays():
+    """The scripted key of token n is n long: of 12 to 23 and of 24 to 35 the first three stay."""
+    want = [*tokens(0, 1), 12, 13, 14, 24, 25, 26, *tokens(6, 7, 8, 9)]
+    assert last_history(KeyNorm(target_keep=0.25)) == want
+
+
+def test_a_method_without_ranks_keeps_the_chunk_whole():
+    assert last_history(Whole(target_keep=0.25)) == tokens(*range(10))
+
+
+def test_under_a_bound_the_lowest_ranks_leave_first():
+    """Room for three frames before the dense ones: the sink's 12 tokens, of which none leaves, and
+    six more: 36 to 38, which the method chose too, have the lowest ranks and leave.
+    """
+    want = [*tokens(0, 1), 12, 13, 14, 24, 25, 26, *tokens(8, 9, 10, 11)]
+    assert last_history(KeyNorm(target_keep=0.25, most_frames=3), 14) == want
+
+
+@pytest.mark.parametrize("policy", [KeyNorm(), KeyNorm(target_keep=0.4, most_frames=3)], ids=repr)
+def test_its_estimate_is_exact(policy):
+    told = estimate(setup(KVPolicy(policy), 14))
+    assert told.most is told.least
+    assert untimed(need.row for need in told.least) == measured(KVPolicy(policy), 14)
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_it_has_controls(name):
+    made = last_history(CONTROLS[name](KeyNorm(target_keep=0.25)))
+    assert [len([t for t in made if 12 * chunk <= t < 12 * chunk + 12]) for chunk in range(5)] == [
+        12,
+        3,
+        3,
+        12,
+        12,
+    ]
+
+
+@pytest.mark.parametrize("kind", [DeCoPrune, RandomPrune, ReversePrune])
+@pytest.mark.parametrize("share, kept", [(FORGOTTEN, 0), (0.25, 3), (KEPT, 12)])
+def test_a_dry_run_keeps_the_share_that_it_is_told(kind, share, kept):
+    """When frames 8 and 9 are made, the chunk of frames 2 and 3 has just been pruned."""
+    dry = DryRun(setup(KVPolicy(kind()), 10), share)
+    needs = dry.needs()
+    assert needs[-1].row.bank_tokens == (12 + kept + 2 * 12,)
+    assert needs[-1].row.kept_tokens == (12 + kept + 2 * 12) * fake.LAYERS * fake.HEADS
+
+
+def test_the_state_of_a_run_is_taken_over():
+    states = []
+    fake.take(
+        KVPolicy(KeyNorm(target_keep=0.25, most_frames=4)),
+        14,
+        2,
+        on_chunk=lambda session, _: states.append(session.streams["positive"].retention.state()),
+    )
+    run = KeyNorm(target_keep=0.25, most_frames=4).start(fake.geometry(), setup(KVPolicy()).take)
+    with pytest.raises(ValueError, match="must be"):
+        run.restore({})
+    again = KeyNorm(target_keep=0.25, most_frames=4).start(
+        fake.geometry(), setup(KVPolicy(), 14).take
+    )
+    again.restore(states[4])
+    for name, value in again.state().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, states[4][name])
+        elif name != "records":
+            assert value == states[4][name]
+    kept = [record["keep"].tolist() for record in states[4]["records"]]
+    assert [record["keep"].tolist() for record in again.state()["records"]] == kept
