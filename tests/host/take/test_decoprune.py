@@ -4,9 +4,12 @@ import re
 
 import pytest
 import torch
+from keepsake.demo.load import load_demo_world
 from keepsake.host.heads.heads import load_head_map, profile_heads
+from keepsake.host.model.profiles import PROFILES, profile_of, with_profile
 from keepsake.host.show.plots import plot_stats
-from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune
+from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune, Take
+from keepsake.kv_policies.retention.probe_step import scored_step
 from keepsake.nodes.heads import LoadHeadMap
 from support import tiny
 
@@ -69,6 +72,23 @@ def test_one_step_says_that_it_probed():
     assert "noised again" in stats.report() and all(
         "probe" in row.seconds_by_phase for row in stats.chunks[1:-1]
     )
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_every_profile_has_a_step_to_score_or_too_few_steps(profile):
+    """By its own noise levels, as the host makes them."""
+    model = with_profile(tiny.tiny_model(), profile)
+    sigmas = profile.take_sigmas(model.get_model_object("model_sampling")).tolist()
+    step, sigma = scored_step(-1, Take(9, 0, tuple(sigmas), 0))
+    assert step == (2 if profile.steps > 2 else None) and 0.80 < sigma < 0.95
+
+
+@pytest.mark.parametrize("steps, step", [(4, 1), (8, 2)])
+def test_in_the_demo_world_the_step_at_sigma_90_is_scored(steps, step):
+    model, *_ = load_demo_world()
+    profile = profile_of(model.model_options)
+    sigmas = profile.take_sigmas(model.get_model_object("model_sampling"), steps).tolist()
+    assert scored_step(-1, Take(9, 0, tuple(sigmas), 0)) == (step, pytest.approx(0.90))
 
 
 def test_a_probe_step_past_the_end_is_refused_before_sampling():
