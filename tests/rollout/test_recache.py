@@ -183,7 +183,7 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
         (alone,) = names.values()
         assert held == {start + 6: banks for start, banks in alone}
     else:  # scores depend on the noise: the sink is whole, the rest no more than it may be
-        sink = range(12 if retention.sink_chunks else 0)
+        sink = range(6 * retention.sink(fake.geometry()))
         assert all(set(sink) <= set(banks[0]) for banks in held.values())
 
 
