@@ -2,8 +2,9 @@
 
 from comfy_api.latest import io
 
-from ..host.budget.memory import outlook_of_inputs
-from ..host.show.plots import plot_outlook, save_preview
+from ..host.budget.of_inputs import budget_of_inputs
+from ..host.budget.report import budget_dict, budget_json, budget_report
+from ..host.show.plots import plot_budget, save_preview
 from .inputs import chunk_frames_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, KVStatsSocket
 
@@ -87,7 +88,7 @@ class KVMemoryEstimate(io.ComfyNode):
         prefix=None,
         kv_stats=None,
     ):
-        outlook = outlook_of_inputs(
+        budget = budget_of_inputs(
             model,
             latent,
             steps=steps,
@@ -98,14 +99,15 @@ class KVMemoryEstimate(io.ComfyNode):
             prompts=prompts,
             earlier=kv_stats,
         )
-        plot = plot_outlook(outlook)
+        plot = plot_budget(budget)
+        report = budget_report(budget)
         return io.NodeOutput(
-            outlook.report(),
-            outlook.to_json(),
+            report,
+            budget_json(budget),
             plot,
             ui={
-                "text": [outlook.report()],
+                "text": [report],
                 "images": save_preview(plot, cls),
-                "kv_estimate": [outlook.to_dict()],
+                "kv_estimate": [budget_dict(budget)],
             },
         )

@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..host.take.memory_wire import NOT_KEPT, kept, require_kept
+from ..host.take.request import TakeRequest
 from ..host.take.sampling import ARVideoSampler
 from ..host.take.take import sample_take
 from .inputs import (
@@ -182,14 +183,13 @@ class ARVideoSamplerSelect(io.ComfyNode):
         stop_after=0,
         kv_memory=None,
     ):
-        return io.NodeOutput(
-            ARVideoSampler(
-                kv_policy,
-                chunk_frames,
-                prefix and prefix["samples"],
-                control,
-                drop_given=drop_given,
-                memory=kept(kv_memory),
-                stop_after=stop_after,
-            )
+        request = TakeRequest(
+            policy=kv_policy,
+            chunk_frames=chunk_frames,
+            prefix=prefix and prefix["samples"],
+            control=control,
+            drop_given=drop_given,
+            memory=kept(kv_memory),
+            stop_after=stop_after,
         )
+        return io.NodeOutput(ARVideoSampler(request))

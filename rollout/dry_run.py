@@ -1,162 +1,142 @@
-"""A dry run of the very code that makes a take, over caches that have a size and nothing in them."""
+"""A dry run of the code that makes a take, over caches that only have a size."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..kv_policies import Forward, Storage
+from .chunk_bytes import ChunkBytes
 from .chunk_row import ChunkRow
 from .loop import run
 from .memory_file import KVMemory, stream_name
-from .outline import Outline
 from .rollout import Model, Rollout
 from .session import Session
-from .setup import Setup
+from .size_only import SizeOnly
+from .take_plan import TakePlan
 from .trace import Trace
 
-FORGOTTEN, KEPT = 0.0, 1.0  # shares of what the picture decides: as little as may be stays, or all
+# Shares of the tokens whose keeping depends on the picture: the fewest possible stay, or all.
+FORGOTTEN, KEPT = 0.0, 1.0
 
 
-@dataclass(frozen=True)
-class Need:
-    """What a take needs while one chunk is made."""
-
-    row: ChunkRow  # as the trace of a run has it, but for the seconds
-    # held twice where the history lies while rows move, or several memories are read together, at
-    # most so far
-    copied_bytes: int
-    latent_bytes: int  # of the whole take's latents, see `Setup`
-
-    @property
-    def device_copied_bytes(self) -> int:
-        return 0 if self.row.host_bytes else self.copied_bytes
-
-    @property
-    def nbytes(self) -> int:
-        """On the device."""
-        return (
-            self.row.allocated_bytes
-            - self.row.host_bytes
-            + self.device_copied_bytes
-            + self.latent_bytes
-        )
-
-    @property
-    def host_bytes(self) -> int:
-        """In main memory, by KV Storage's choice."""
-        return self.row.host_bytes + self.copied_bytes - self.device_copied_bytes
-
-
-def in_one_row(setup: Setup) -> tuple[int, int]:
-    """How many tokens of a frame, and how many layers, a dry run may hold in one row: as many
-    bytes, in far fewer rows.
+def merged_rows(plan: TakePlan) -> tuple[int, int]:
+    """How many tokens of a frame, and how many layers, a dry run may merge into one row: the bytes
+    stay the same, and there are far fewer rows to simulate.
     """
-    policy, geometry = setup.policy, setup.geometry
-    if (
-        setup.memory or policy.storage.anywhere() != Storage()
-    ):  # its rows are single tokens; codes come in groups of them
+    policy, geometry = plan.policy, plan.geometry
+    # A saved memory counts single tokens, and coded rows come in groups of tokens.
+    if plan.memory or policy.storage.anywhere() != Storage():
         return 1, 1
-    caches = policy.schedule.caches(policy.retention, geometry, setup.take)
-    alike = policy.storage == Storage() and all(
-        plan.heads is None for plans in caches.values() for plan in plans
+    caches = policy.schedule.caches(policy.retention, geometry, plan.take)
+    layers_are_alike = policy.storage == Storage() and all(
+        bank.heads is None for banks in caches.values() for bank in banks
     )
-    return policy.retention.grain(
-        geometry, {chunk.frames for chunk in setup.chunks}
-    ), geometry.layers if alike else 1
+    tokens = policy.retention.grain(geometry, {chunk.frames for chunk in plan.chunks})
+    return tokens, geometry.layers if layers_are_alike else 1
 
 
 class DryRun:
-    """Iterate for the need of each chunk; on the way the trace is filled as by a run.
+    """Iterate for the bytes of each chunk; the trace is filled on the way, as by a real run."""
 
-    Of the tokens that the picture decides on `share` stays.
-    """
-
-    def __init__(self, setup: Setup, share: float):
-        policy = replace(setup.policy, retention=setup.policy.retention.at_share(share))
-        self.setup = setup = replace(setup, policy=policy)
-        self.trace, self.copied_bytes, self.lane_bytes = Trace(watches=False), 0, {}
-        self.tokens, self.layers = in_one_row(setup)
-        g = setup.geometry
+    def __init__(self, plan: TakePlan, share: float):
+        """`share` of the tokens whose keeping depends on the picture stays."""
+        policy = replace(plan.policy, retention=plan.policy.retention.at_share(share))
+        self.plan = replace(plan, policy=policy)
+        self.trace = Trace(watches=False)
+        self.copied_bytes = 0
+        self.lane_bytes: dict[str, int] = {}  # peak bytes on the device of each lane
+        self.tokens, self.layers = merged_rows(self.plan)
+        full = plan.geometry
+        grid = full.grid if self.tokens == 1 else (1, full.tokens_per_frame // self.tokens)
         geometry = replace(
-            g,
-            layers=g.layers // self.layers,
-            head_dim=g.head_dim * self.tokens * self.layers,
-            grid=g.grid if self.tokens == 1 else (1, g.tokens_per_frame // self.tokens),
+            full,
+            layers=full.layers // self.layers,
+            head_dim=full.head_dim * self.tokens * self.layers,
+            grid=grid,
         )
-        self.latents = torch.ones(1, 1, 1, 1, 1).expand(
-            1, 1, setup.take.total_frames, *geometry.grid
-        )  # a number for each token
+        # One number for each token stands for all latents.
+        number = torch.ones(1, 1, 1, 1, 1)
+        self.latents = number.expand(1, 1, plan.take.total_frames, *grid)
         self.session = Session(
-            replace(policy, storage=Outline(policy.storage)),
+            replace(policy, storage=SizeOnly(policy.storage)),
             geometry,
-            setup.take,
-            setup.dtype,
+            plan.take,
+            plan.dtype,
             torch.device("meta"),
         )
 
-    def __iter__(self) -> Iterator[Need]:
-        model = Model(
-            self._call, self._call, lambda number, step, like: self.latents[:, :, : like.shape[2]]
+    def __iter__(self) -> Iterator[ChunkBytes]:
+        rollout = self._rollout()
+        for _ in run(rollout):
+            self.plan.on_chunk()
+            yield self._chunk_bytes(self.trace.rows[-1], self.copied_bytes)
+
+    def chunks(self) -> tuple[ChunkBytes, ...]:
+        """The bytes of all chunks, with the rows as they are at the end of the run: only then does
+        the trace know the banks of chunks that were given before the first forward.
+        """
+        copied = [chunk.copied_bytes for chunk in self]
+        return tuple(
+            self._chunk_bytes(row, copied_bytes)
+            for row, copied_bytes in zip(self.trace.rows, copied)
         )
-        rollout = Rollout(
-            chunks=self.setup.chunks,
-            sigmas=torch.tensor(self.setup.take.sigmas),
+
+    def _rollout(self) -> Rollout:
+        plan = self.plan
+
+        def noise(number: int, step: int, like: Tensor) -> Tensor:
+            return self.latents[:, :, : like.shape[2]]
+
+        return Rollout(
+            chunks=plan.chunks,
+            sigmas=torch.tensor(plan.take.sigmas),
             noise=self.latents,
             prefix=self.latents,
-            model=model,
+            model=Model(self._forward, self._forward, noise),
             session=self.session,
             trace=self.trace,
-            pieces=[self.setup.piece or range(len(self.setup.made), len(self.setup.chunks))],
-            memory=self.setup.memory and self._outline(self.setup.memory),
-            names={key: stream_name(key) for key in range(self.setup.streams)},
-        )
-        for _ in run(rollout):
-            self.setup.on_chunk()
-            yield Need(
-                self._counted(self.trace.rows[-1]), self.copied_bytes, self.setup.latent_bytes
-            )
-
-    def _counted(self, row: ChunkRow) -> ChunkRow:
-        """In the take's own tokens and layers."""
-        return replace(
-            row,
-            kept_tokens=row.kept_tokens * self.tokens * self.layers,
-            full_tokens=row.full_tokens * self.tokens * self.layers,
-            bank_tokens=tuple(count * self.tokens for count in row.bank_tokens),
+            pieces=[plan.piece or range(len(plan.finished_chunks), len(plan.chunks))],
+            memory=self._with_our_latents(plan.memory) if plan.memory else None,
+            names={key: stream_name(key) for key in range(plan.streams)},
         )
 
-    def _outline(self, memory: KVMemory) -> KVMemory:
-        """A memory with our latents in its own ones' place."""
+    def _with_our_latents(self, memory: KVMemory) -> KVMemory:
+        """The memory with its latents replaced by placeholders."""
         return replace(
             memory,
             latents=self.latents[:, :, : memory.frames],
             carried={name: self.latents[:, :, : x.shape[2]] for name, x in memory.carried.items()},
         )
 
-    def needs(self) -> tuple[Need, ...]:
-        copied = [need.copied_bytes for need in self]
-        return tuple(
-            Need(self._counted(row), held_twice, self.setup.latent_bytes)
-            for row, held_twice in zip(self.trace.rows, copied)
+    def _chunk_bytes(self, row: ChunkRow, copied_bytes: int) -> ChunkBytes:
+        """Of a row of the simulation, counted in the take's own tokens and layers."""
+        row = replace(
+            row,
+            kept_tokens=row.kept_tokens * self.tokens * self.layers,
+            full_tokens=row.full_tokens * self.tokens * self.layers,
+            bank_tokens=tuple(count * self.tokens for count in row.bank_tokens),
         )
+        return ChunkBytes(row, copied_bytes, self.plan.latent_bytes)
 
-    def _call(self, forward: Forward, x: Tensor, sigma) -> Tensor:
+    def _forward(self, forward: Forward, x: Tensor, sigma) -> Tensor:
+        """A model call: counts what is in use, and returns placeholders."""
         session = self.session
-        for key in range(self.setup.streams):
+        for key in range(self.plan.streams):
             session.stream(key).forwards[forward.cache] += 1
-        self.copied_bytes = max(
-            self.copied_bytes, session.copied_bytes(forward) // self.layers
-        )  # of one layer
-        held = Counter()
+        # Rows move layer by layer, and a row of the simulation holds all of them.
+        copied_bytes = session.copied_bytes(forward) // self.layers
+        self.copied_bytes = max(self.copied_bytes, copied_bytes)
+        in_use = Counter()
         for stream in session.streams.values():
             for name, cache in stream.caches.items():
-                held[session.policy.schedule.lane(name)] += cache.nbytes() - cache.host_bytes()
+                lane = session.policy.schedule.lane(name)
+                in_use[lane] += cache.nbytes() - cache.host_bytes()
         self.lane_bytes = {
-            lane: max(size, self.lane_bytes.get(lane, 0)) for lane, size in held.items()
+            lane: max(nbytes, self.lane_bytes.get(lane, 0)) for lane, nbytes in in_use.items()
         }
         return self.latents[:, :, : x.shape[2]]

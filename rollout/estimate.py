@@ -1,6 +1,4 @@
-"""What a take will need, known before it: a dry run of the very code that makes one, over caches
-that have a size and nothing in them.
-"""
+"""The bytes that a take will need, from a dry run of the code that makes it."""
 
 from __future__ import annotations
 
@@ -9,44 +7,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .dry_run import FORGOTTEN, KEPT, DryRun, Need
-from .setup import Setup
+from .chunk_bytes import ChunkBytes
+from .dry_run import FORGOTTEN, KEPT, DryRun
+from .take_plan import TakePlan
 
 
 class PeakBytes(NamedTuple):
     """Most bytes at one time, over a take."""
 
-    allocated: int
-    # of these, on the device, with what moving and joining rows holds twice, and the latents
-    needed: int
-    host: int  # and in main memory
+    allocated: int  # by caches, wherever they lie
+    needed: int  # on the device: caches there, temporary copies and the take's latents
+    host: int  # in main memory
 
 
-def peaks(needs: tuple[Need, ...]) -> PeakBytes:
+def peaks(chunks: tuple[ChunkBytes, ...]) -> PeakBytes:
     return PeakBytes(
-        max(need.row.allocated_bytes for need in needs),
-        max(need.nbytes for need in needs),
-        max(need.host_bytes for need in needs),
+        max(chunk.row.allocated_bytes for chunk in chunks),
+        max(chunk.nbytes for chunk in chunks),
+        max(chunk.host_bytes for chunk in chunks),
     )
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The needs of a take by chunk: the least, and the most where the policy goes by the picture;
-    else both are the same. Between them what is expected, where the setup tells a share.
+    """Bytes by chunk: at least, and at most. The two differ where what stays depends on the
+    picture; then `expected` lies between them, if the plan has a share.
     """
 
-    least: tuple[Need, ...]
-    most: tuple[Need, ...]
-    expected: tuple[Need, ...] | None
+    least: tuple[ChunkBytes, ...]
+    most: tuple[ChunkBytes, ...]
+    expected: tuple[ChunkBytes, ...] | None
     bank_names: tuple[str, ...]
-    lane_bytes: dict[
-        str, int
-    ]  # most bytes allocated on the device in each of the schedule's lanes, at least
+    lane_bytes: dict[str, int]  # least peak on the device of each of the schedule's lanes
 
     @property
     def allocated(self) -> tuple[int, int]:
-        """At least, and at most; so are the next two."""
+        """At least and at most, see PeakBytes; so are the next two."""
         return peaks(self.least).allocated, peaks(self.most).allocated
 
     @property
@@ -58,55 +54,82 @@ class Estimate:
         return peaks(self.least).host, peaks(self.most).host
 
 
-def estimate(setup: Setup) -> Estimate:
-    dry = DryRun(setup, FORGOTTEN)
-    least, by_content = dry.needs(), setup.policy.retention.by_content
-    most = DryRun(setup, KEPT).needs() if by_content else least
-    expected = None if setup.share is None or not by_content else DryRun(setup, setup.share).needs()
-    return Estimate(least, most, expected, dry.trace.bank_names, dry.lane_bytes)
+def estimate(plan: TakePlan) -> Estimate:
+    """One dry run for each share of tokens that is needed."""
+    dry_run = DryRun(plan, FORGOTTEN)
+    least = dry_run.chunks()
+    most, expected = least, None
+    if plan.policy.retention.by_content:
+        most = DryRun(plan, KEPT).chunks()
+        if plan.share is not None:
+            expected = DryRun(plan, plan.share).chunks()
+    return Estimate(least, most, expected, dry_run.trace.bank_names, dry_run.lane_bytes)
 
 
-def fits(setup: Setup, budget: int, ram: float = math.inf, share: float = FORGOTTEN) -> bool:
-    """Whether what a take needs, when such a share stays, is within so many bytes on the device
-    and, of what lies there by choice, in main memory.
+def fits(
+    plan: TakePlan, device_bytes: int, main_bytes: float = math.inf, share: float = FORGOTTEN
+) -> bool:
+    """Whether a take of which `share` stays needs at most these bytes of the device and of main
+    memory. The dry run ends with the first chunk that does not fit.
     """
-    return all(need.nbytes <= budget and need.host_bytes <= ram for need in DryRun(setup, share))
-
-
-def longest(
-    setup: Setup, budget: int, bound: int, ram: float = math.inf, share: float = FORGOTTEN
-) -> int:
-    """The most latent frames, up to `bound`, whose take `fits`; 0: not one new frame."""
-    shortest = max(setup.take.given_frames, setup.memory.frames if setup.memory else 0) + 1
-    return most_that(
-        lambda frames: fits(setup.of_length(frames), budget, ram, share),
-        shortest,
-        bound,
-        frames_in(setup, budget),
+    return all(
+        chunk.nbytes <= device_bytes and chunk.host_bytes <= main_bytes
+        for chunk in DryRun(plan, share)
     )
 
 
-def frames_in(setup: Setup, budget: int) -> int:
-    """Latent frames that a budget holds when every token stays, in the model's dtype."""
-    return budget // (setup.streams * setup.geometry.bytes_per_frame(setup.dtype.itemsize))
+def longest(
+    plan: TakePlan,
+    device_bytes: int,
+    bound: int,
+    main_bytes: float = math.inf,
+    share: float = FORGOTTEN,
+) -> int:
+    """The most latent frames, up to `bound`, whose take `fits`; 0: not one new frame does."""
+    finished_frames = plan.memory.frames if plan.memory else 0
+    shortest = max(plan.take.given_frames, finished_frames) + 1
+
+    def fits_at(frames: int) -> bool:
+        return fits(plan.of_length(frames), device_bytes, main_bytes, share)
+
+    return largest_that(fits_at, shortest, bound, guess=frames_in(plan, device_bytes))
 
 
-def most_that(holds: Callable[[int], bool], first: int, last: int, guess: int) -> int:
-    """The largest number from `first` to `last` of which something holds that holds of all smaller
-    ones; 0: of none. It is looked for at the end, then near `guess`.
+def frames_in(plan: TakePlan, nbytes: int) -> int:
+    """Latent frames whose keys and values take so many bytes, where every token stays in the
+    model's dtype.
     """
-    if last < first or holds(last):
-        return last if last >= first else 0
-    low, high, step = first - 1, last, 1  # holds, holds not
-    at = min(max(guess, first), last - 1)
+    return nbytes // (plan.streams * plan.geometry.bytes_per_frame(plan.dtype.itemsize))
+
+
+def largest_that(holds: Callable[[int], bool], first: int, last: int, guess: int) -> int:
+    """The largest number from `first` to `last` for which `holds` is true; 0: there is none.
+
+    `holds` must be true up to some number and false from there on; asking is slow, so a good
+    `guess` is asked early.
+    """
+    # 1. All of them: the commonest answer.
+    if last < first:
+        return 0
+    if holds(last):
+        return last
+    # 2. From the guess on in steps that double, until one number holds and a larger one does not.
+    low, high = first - 1, last  # `low` holds or lies before the first; `high` does not hold
+    asked, step = min(max(guess, first), last - 1), 1
     while high - low > 1:
-        low, high = (at, high) if holds(at) else (low, at)
-        at = (
-            (low + high) // 2
-            if low >= first and high < last
-            else min(low + step, last - 1)
-            if low >= first
-            else max(high - step, first)
-        )
+        if holds(asked):
+            low = asked
+        else:
+            high = asked
+        if first <= low and high < last:
+            break
+        asked = min(low + step, last - 1) if first <= low else max(high - step, first)
         step *= 2
-    return low if low >= first else 0
+    # 3. Halve what lies between.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low if first <= low else 0

@@ -73,6 +73,7 @@ INSIDE = {  # room: {its folder, or file at its top: the others there that it ma
         "selection": "take state cache retention",
         "schedule": "take state cache retention",
         "policy": "take state cache storage retention selection schedule",
+        "smaller": "policy storage retention selection schedule",
     },
     "host": {
         "keys": "",

@@ -18,7 +18,9 @@ args = common.start(__doc__, inputs={"type": int, "default": 12000, "help": "bro
 def main():
     import comfy.samplers
     import torch
-    from keepsake.host.take.sampling import ARVideoSampler
+    from keepsake.host.take.planning import plan_take
+    from keepsake.host.take.request import TakeRequest
+    from keepsake.host.take.sampling_call import SamplingCall
     from keepsake.kv_policies import (
         DeCoPrune,
         DirectedForcing,
@@ -50,7 +52,7 @@ def main():
         memories = []
         tiny.guide(
             model,
-            ARVideoSampler(
+            tiny.sampler(
                 policy, 2, stop_after=4, on_stats=lambda stats: None, on_memory=memories.append
             ),
             noise,
@@ -64,9 +66,8 @@ def main():
         for data in mutate.mutations(path.read_bytes(), draw, inputs // len(policies)):
             path.write_bytes(data)
             try:
-                ARVideoSampler(policy, 2, memory=load_memory(path)).plan(
-                    guider, tuple(noise.shape), sigmas, 11
-                )
+                request = TakeRequest(policy=policy, chunk_frames=2, memory=load_memory(path))
+                plan_take(guider, SamplingCall.of(guider, noise.shape, sigmas, 11), request)
                 counts["loads"] += 1
             except KVMemoryError:
                 counts["own_errors"] += 1

@@ -7,7 +7,8 @@ import comfy.sd
 import torch
 from keepsake.host.model.profiles import ARProfile, with_profile
 from keepsake.host.take.patch import patch
-from keepsake.host.take.sampling import ARVideoSampler
+from keepsake.host.take.request import TakeRequest
+from keepsake.host.take.sampling import ARVideoSampler, log_stats
 from keepsake.kv_policies import KVPolicy
 
 SIZE = dict(height=4, width=4)  # of a small latent, for `noise_of`
@@ -117,8 +118,16 @@ def ours(
     on_stats=lambda stats: None,
     **options,
 ):
-    sampler = ARVideoSampler(policy or KVPolicy(), chunk_frames, prefix, control, on_stats=on_stats)
-    return guide(prepared(model), sampler, noise, **options)
+    made_by = sampler(
+        policy or KVPolicy(), chunk_frames, prefix=prefix, control=control, on_stats=on_stats
+    )
+    return guide(prepared(model), made_by, noise, **options)
+
+
+def sampler(policy=None, chunk_frames=0, on_stats=log_stats, on_memory=None, files=None, **request):
+    """Our SAMPLER; `request` are further fields of a TakeRequest."""
+    asked = TakeRequest(policy=policy, chunk_frames=chunk_frames, **request)
+    return ARVideoSampler(asked, on_stats, on_memory, files)
 
 
 def prepared(model):

@@ -1,4 +1,4 @@
-"""What a take was measured to use, beside what was computed."""
+"""The memory that a take was measured to use."""
 
 import psutil
 import torch
@@ -19,11 +19,9 @@ class Peaks:
         """RAM has no peak of a take's own, so it is looked at after every chunk."""
         self.resident = max(self.resident, self.process.memory_info().rss)
 
-    def told(self) -> dict[str, int]:
-        known = {"resident in RAM": self.resident}
+    def by_place(self) -> dict[str, int]:
+        peaks = {"resident in RAM": self.resident}
         if self.device.type == "cuda":
-            known |= {
-                "allocated on the device": torch.cuda.max_memory_allocated(self.device),
-                "reserved on the device": torch.cuda.max_memory_reserved(self.device),
-            }
-        return known
+            peaks["allocated on the device"] = torch.cuda.max_memory_allocated(self.device)
+            peaks["reserved on the device"] = torch.cuda.max_memory_reserved(self.device)
+        return peaks

@@ -1,147 +1,146 @@
-"""A take that cannot fit is refused before any weight moves, with changes that would make it fit."""
+"""A take that cannot fit is refused before any weight moves, with changes that make it fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
-from ...kv_policies import CleanPass, DeCoPrune, KVStorage, ReadAll, SinkWindow, Storage
-from ...rollout.estimate import fits, frames_in, longest, most_that
-from ...rollout.setup import Setup
+from ...kv_policies.smaller import (
+    SINK_FRAMES,
+    retention_is_free,
+    with_pruning,
+    with_smaller_storage,
+    with_window,
+)
+from ...rollout.estimate import fits, frames_in, largest_that, longest
+from ...rollout.take_plan import TakePlan
+from ...rollout.timeline import pixel_frames
 from ..model.backbone import read_geometry
-from .memory import activation_bytes
-from .outlook import LONGEST, Outlook, size
+from .budget import LONGEST, Budget, activation_bytes
+from .report import size
 
-SINK_FRAMES = 3
-TARGET_KEEP = 0.15
-SUGGESTIONS = 3
+SUGGESTIONS = 3  # how many changes the refusal names
 
 
-def refuse_what_cannot_fit(model, outlook: Outlook, latent_size: tuple[int, int]):
-    """ValueError when even the least need is more than a take can have: all memory of the device,
-    where weights do not count since the host can offload them, or what is free of main memory.
+def refuse_what_cannot_fit(model, budget: Budget, latent_size: tuple[int, int]):
+    """ValueError when even the least need is more than a take can have: the whole device, since
+    the host can offload weights, or what is free of main memory.
     """
-    if outlook.needed[0] <= outlook.most and outlook.estimate.host[0] <= outlook.ram:
+    needed, host = budget.needed[0], budget.estimate.host[0]
+    if needed <= budget.usable_bytes and host <= budget.main_bytes:
         return
-    told = f"at least {size(outlook.needed[0])}, the KV cache {size(outlook.estimate.allocated[0])} of it, and the device has {_has(outlook)}"
-    if outlook.estimate.host[0]:
-        told = (
-            f"at least {size(outlook.needed[0])} of the device, which has {_has(outlook)}, and "
-            f"{size(outlook.estimate.host[0])} of main "
-            f"memory, which has {size(outlook.ram)} free"
+    if budget.offloads:
+        device_has = f"{size(budget.total_bytes)} in all"
+    else:
+        device_has = f"{size(budget.usable_bytes)} free for it"
+    if host:
+        needs = (
+            f"at least {size(needed)} of the device, which has {device_has}, and {size(host)} of "
+            f"main memory, which has {size(budget.main_bytes)} free"
+        )
+    else:
+        needs = (
+            f"at least {size(needed)}, the KV cache {size(budget.estimate.allocated[0])} of it, "
+            f"and the device has {device_has}"
         )
     changes = [
         f"({number}) {change}"
-        for number, change in zip(
-            range(1, SUGGESTIONS + 1), changes_that_fit(model, outlook, latent_size)
+        for number, change in enumerate(
+            islice(changes_that_fit(model, budget, latent_size), SUGGESTIONS), 1
         )
     ]
-    raise ValueError(
-        f"This take needs {told}. "
-        + (
-            f"Any of these makes it fit: {'; '.join(changes)}."
-            if changes
-            else "No single change of length, size or policy makes it fit: use a smaller model."
-        )
-    )
+    if changes:
+        advice = f"Any of these makes it fit: {'; '.join(changes)}."
+    else:
+        advice = "No single change of length, size or policy makes it fit: use a smaller model."
+    raise ValueError(f"This take needs {needs}. {advice}")
 
 
-def _has(outlook: Outlook) -> str:
-    return (
-        f"{size(outlook.total)} in all" if outlook.offloads else f"{size(outlook.most)} free for it"
-    )
-
-
-def changes_that_fit(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
-    """Sentences, from what costs the take least to what costs it most, each tried by the same dry
-    run.
+def changes_that_fit(model, budget: Budget, latent_size: tuple[int, int]) -> Iterator[str]:
+    """Sentences, from the change that costs the take least to the one that costs it most, each
+    tried by a dry run.
     """
-    setup, room = outlook.setup, (outlook.most - outlook.activations, outlook.ram)
-    fresh = not setup.made  # a take that goes on keeps its prompts, its policy and its size
-    if fresh and setup.streams > 1 and fits(replace(setup, streams=1), *room):
+    plan, room = budget.plan, (budget.most_room, budget.main_bytes)
+    fresh = not plan.finished_chunks  # a take that goes on keeps its prompts, policy and size
+    if fresh and plan.streams > 1 and fits(replace(plan, streams=1), *room):
         yield "one prompt stream: cfg 1 and one positive prompt"
-    yield from other_storage(setup, room)
-    if (
-        fresh
-        and isinstance(setup.policy.schedule, CleanPass)
-        and isinstance(setup.policy.selection, ReadAll)
-    ):
-        yield from other_retention(setup, room)
-    frames = (
-        longest(setup, room[0], min(LONGEST, setup.take.total_frames - 1), room[1])
-        if fresh or setup.policy.schedule.extends
-        else 0
-    )
-    if frames:
-        pixels = 1 + outlook.temporal_compression * (frames - 1)
-        yield f"a latent of {frames} frames ({pixels} pixel frames) instead of {setup.take.total_frames}"
+    for smaller in with_smaller_storage(plan.policy, same_bits=not fresh):
+        if _works(replace(plan, policy=smaller.policy), room):
+            yield smaller.change
+    if fresh and retention_is_free(plan.policy):
+        yield from _pruning(plan, room)
+        yield from _window(plan, room)
+    if fresh or plan.policy.schedule.extends:
+        bound = min(LONGEST, plan.take.total_frames - 1)
+        frames = longest(plan, room[0], bound, room[1])
+        if frames:
+            pixels = pixel_frames(frames, budget.temporal_compression)
+            yield (
+                f"a latent of {frames} frames ({pixels} pixel frames) instead of "
+                f"{plan.take.total_frames}"
+            )
     if fresh:
-        yield from smaller_size(model, outlook, latent_size)
+        yield from _smaller_size(model, budget, latent_size)
 
 
-def other_storage(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
-    """A take that goes on can be held elsewhere, and not in other bits."""
-    held = setup.policy.storage
-    for storage, told in (
-        (KVStorage("int8"), "dtype int8"),
-        (KVStorage("model", device="cpu"), "dtype model and device cpu"),
-    ):
-        goes_on = not setup.made or storage.anywhere() == held
-        if (
-            held == Storage()
-            and goes_on
-            and _works(replace(setup, policy=replace(setup.policy, storage=storage)), room)
-        ):
-            yield f"KV Storage with {told}"
+def _pruning(plan: TakePlan, room: tuple[int, int]) -> Iterator[str]:
+    smaller = with_pruning(plan.policy)
+    if smaller and _works(replace(plan, policy=smaller.policy), room):
+        yield smaller.change
 
 
-def other_retention(setup: Setup, room: tuple[int, int]) -> Iterator[str]:
-    pruned = with_retention(setup, DeCoPrune(mode="target_keep", target_keep=TARGET_KEEP))
-    if not isinstance(setup.policy.retention, DeCoPrune) and _works(pruned, room):
-        yield f"KV Policy: DeCoPrune in mode target_keep with target_keep {TARGET_KEEP:g}"
-    total, chunk = setup.take.total_frames, setup.geometry.chunk_frames
+def _window(plan: TakePlan, room: tuple[int, int]) -> Iterator[str]:
+    """The longest window that fits, if any."""
+    total, chunk_frames = plan.take.total_frames, plan.geometry.chunk_frames
 
-    def works(frames: int) -> bool:
-        """Once the window is full, every chunk needs what the one before it did, so a shorter take
-        tells it; but for the latents.
-        """
-        full = max(setup.take.given_frames, frames) + SINK_FRAMES + 3 * chunk
-        short = with_retention(setup, SinkWindow(SINK_FRAMES, frames)).of_length(min(total, full))
-        return _works(short, (room[0] - setup.latent_bytes + short.latent_bytes, room[1]))
+    def works(window_frames: int) -> bool:
+        # Once the window is full, every chunk needs what the one before it did. So a shorter take
+        # has the same peak, but for its latents.
+        full = max(plan.take.given_frames, window_frames) + SINK_FRAMES + 3 * chunk_frames
+        policy = with_window(plan.policy, window_frames).policy
+        short = replace(plan, policy=policy).of_length(min(total, full))
+        missing_latents = plan.latent_bytes - short.latent_bytes
+        return _works(short, (room[0] - missing_latents, room[1]))
 
-    window = most_that(works, SINK_FRAMES + chunk, total - 1, frames_in(setup, room[0]))
-    if window:
-        yield f"KV Policy: Sink + Window with window_frames {window} and sink_frames {SINK_FRAMES}"
+    smallest, guess = SINK_FRAMES + chunk_frames, frames_in(plan, room[0])
+    window_frames = largest_that(works, smallest, total - 1, guess)
+    if window_frames:
+        yield with_window(plan.policy, window_frames).change
 
 
-def smaller_size(model, outlook: Outlook, latent_size: tuple[int, int]) -> Iterator[str]:
+def _smaller_size(model, budget: Budget, latent_size: tuple[int, int]) -> Iterator[str]:
     """The largest size of about the same proportions, if any, in latents of even sides."""
+    old_height, old_width = latent_size
 
     def sides(half_height: int) -> tuple[int, int]:
-        return 2 * half_height, max(2, 2 * round(half_height * latent_size[1] / latent_size[0]))
+        half_width = round(half_height * old_width / old_height)
+        return 2 * half_height, max(2, 2 * half_width)
 
     def works(half_height: int) -> bool:
-        geometry = read_geometry(model, *sides(half_height), outlook.setup.geometry.chunk_frames)
-        setup = replace(outlook.setup, geometry=geometry)
-        return fits(
-            setup, outlook.most - activation_bytes(model, setup, sides(half_height)), outlook.ram
-        )
+        chunk_frames = budget.plan.geometry.chunk_frames
+        geometry = read_geometry(model, *sides(half_height), chunk_frames)
+        plan = replace(budget.plan, geometry=geometry)
+        activations = activation_bytes(model, plan, sides(half_height))
+        return fits(plan, budget.usable_bytes - activations, budget.main_bytes)
 
-    share = (outlook.most / outlook.needed[0]) ** 0.5
-    half_height = most_that(works, 1, latent_size[0] // 2 - 1, int(share * latent_size[0] / 2))
+    share = (budget.usable_bytes / budget.needed[0]) ** 0.5
+    half_height = largest_that(works, 1, old_height // 2 - 1, int(share * old_height / 2))
     if half_height:
         height, width = sides(half_height)
         ratio = model.get_model_object("latent_format").spacial_downscale_ratio
-        yield f"a latent of {width}x{height} ({ratio * width}x{ratio * height} pixels) instead of {latent_size[1]}x{latent_size[0]}"
+        yield (
+            f"a latent of {width}x{height} ({ratio * width}x{ratio * height} pixels) instead of "
+            f"{old_width}x{old_height}"
+        )
 
 
-def with_retention(setup: Setup, retention) -> Setup:
-    return replace(setup, policy=replace(setup.policy, retention=retention))
-
-
-def _works(setup: Setup, room: tuple[int, int]) -> bool:
+def _works(plan: TakePlan, room: tuple[int, int]) -> bool:
+    """Whether the policy works with the take, and the take fits in these bytes of the device and
+    of main memory.
+    """
     try:
-        setup.check()
+        plan.check()
     except ValueError:
         return False
-    return fits(setup, *room)
+    return fits(plan, *room)

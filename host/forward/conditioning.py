@@ -35,6 +35,11 @@ def active_conditionings(guider) -> dict[str, list[dict]]:
     return active
 
 
+def has_hooks(guider) -> bool:
+    """Whether any conditioning changes weights or options of the model while it is sampled."""
+    return any("hooks" in cond for cond in _all_of(guider.conds))
+
+
 def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
     """Conditionings with the row of one batch item."""
     if batch == 1:

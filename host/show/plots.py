@@ -6,9 +6,10 @@ from comfy_api.latest import ui
 from torch import Tensor
 
 from ...kv_policies import HISTORY
+from ...rollout.chunk_bytes import ChunkBytes
 from ...rollout.chunk_row import ChunkRow
 from ...rollout.stats import KVStats
-from ..budget.outlook import Outlook
+from ..budget.budget import Budget
 
 MIB, GIB = 2**20, 2**30
 FAR_ABOVE = 3  # a device's size is drawn up to so many times what is needed: more flattens the rest
@@ -101,15 +102,15 @@ def _plot_kept(axes, stats: KVStats, rows: list[ChunkRow]):
     axes.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
 
 
-def plot_outlook(outlook: Outlook) -> Tensor:
+def plot_budget(budget: Budget) -> Tensor:
     """What a take will need over its chunks, history by bank and buffers, beside what the device
     has.
     """
-    estimate = outlook.estimate
+    estimate = budget.estimate
     is_range = estimate.least is not estimate.most  # where what stays depends on the picture
 
-    def needed(needs) -> list[int]:
-        return [need.nbytes + outlook.activations for need in needs]
+    def needed(chunks: tuple[ChunkBytes, ...]) -> list[int]:
+        return [chunk.nbytes + budget.activation_bytes for chunk in chunks]
 
     most = max(needed(estimate.most))
     unit, name_of_unit = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
@@ -120,7 +121,7 @@ def plot_outlook(outlook: Outlook) -> Tensor:
     figure = _figure(9, 4.5)
     axes = figure.subplots()
     # 1. History by bank, and the buffers that hold it.
-    rows = [need.row for need in estimate.least]
+    rows = [chunk.row for chunk in estimate.least]
     starts = _starts(rows)
     axes.stackplot(
         starts,
@@ -139,13 +140,13 @@ def plot_outlook(outlook: Outlook) -> Tensor:
     if is_range:
         axes.plot(starts, high, color="tab:red", linestyle=":", label="at most")
         axes.fill_between(starts, low, high, color="tab:red", alpha=0.1)
-    if outlook.expected:
+    if budget.expected:
         expected = scaled(needed(estimate.expected))
         axes.plot(starts, expected, color="tab:red", linestyle="--", label="as expected")
     # 3. What the device has.
     for nbytes, name, style in (
-        (outlook.free - outlook.weights, "free beside the weights", "-."),
-        (outlook.total, "the device has", "-"),
+        (budget.free_bytes - budget.weight_bytes, "free beside the weights", "-."),
+        (budget.total_bytes, "the device has", "-"),
     ):
         if nbytes < FAR_ABOVE * most:
             axes.axhline(nbytes / unit, color="k", linewidth=0.8, linestyle=style, label=name)

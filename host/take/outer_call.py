@@ -1,19 +1,21 @@
-"""Around the host's outer sampling call: check the take first, connect its control, and count its
-cache in.
+"""Around the host's outer sampling call: plan the take, connect its control, and count its cache
+in before weights are loaded.
 """
 
 import logging
-from copy import copy
 
 import comfy.patcher_extension
 from comfy.patcher_extension import WrappersMP
 
-from ..budget.memory import outlook
+from ..budget.budget import budget_of
 from ..budget.refusal import refuse_what_cannot_fit
+from ..budget.report import budget_line
 from ..forward.conditioning import connect_control
 from ..keys import OUTER_CALL
-from .planning import Plan
+from .plan import HostPlan
+from .planning import plan_take
 from .sampling import ARVideoSampler
+from .sampling_call import SamplingCall
 
 
 def prepare_take(
@@ -28,8 +30,8 @@ def prepare_take(
     seed=None,
     **kwargs,
 ):
-    """Does nothing for other samplers. Runs before any weight is moved, so that bad input costs no
-    time.
+    """A wrapper of the host's outer sampling call, which runs before any weight is moved. Does
+    nothing for other samplers.
     """
     guider = executor.class_obj
     if isinstance(sampler, ARVideoSampler):
@@ -38,16 +40,19 @@ def prepare_take(
                 "A noise mask cannot be used with AR sampling, which makes a take from its start. "
                 "Remove the mask."
             )
-        plan, line = look_ahead(guider, sampler, tuple(noise.shape), sigmas, seed)
-        logging.info("Keepsake: %s", line)
-        sampler = copy(sampler)
-        sampler.planned_bytes = plan.estimate.allocated
-        if sampler.control is not None:
-            connect_control(guider, guider.model_patcher, sampler.control)
+        # 1. The plan: the node's, where nothing has changed since; else a new one.
+        call = SamplingCall.of(guider, noise.shape, sigmas, seed)
+        if sampler.plan is None or sampler.plan.call != call:
+            sampler = plan_ahead(guider, call, sampler)
+        # 2. The control, on every conditioning of this call.
+        control = sampler.request.control
+        if control is not None:
+            connect_control(guider, guider.model_patcher, control)
+        # 3. The memory that the take needs, for the host to make room.
         comfy.patcher_extension.add_wrapper_with_key(
             WrappersMP.PREPARE_SAMPLING,
             OUTER_CALL,
-            announce_cache(plan),
+            announce_cache(sampler.plan),
             guider.model_options,
             is_model_options=True,
         )
@@ -56,26 +61,26 @@ def prepare_take(
     )
 
 
-def look_ahead(
-    guider, sampler: ARVideoSampler, shape: tuple[int, ...], sigmas, seed: int | None
-) -> tuple[Plan, str]:
-    """The plan of a take and its line in the log. ValueError with a sentence, when anything is
-    wrong with it or it cannot fit.
+def plan_ahead(guider, call: SamplingCall, sampler: ARVideoSampler) -> ARVideoSampler:
+    """A copy of the sampler with the plan of its take. ValueError, in a sentence, when anything is
+    wrong with the take or it cannot fit.
     """
-    plan = sampler.plan(guider, shape, sigmas, seed or 0)
-    ahead = outlook(
+    latent_size = call.shape[3:]
+    plan = plan_take(guider, call, sampler.request)
+    budget = budget_of(
         guider.model_patcher,
-        plan.setup,
-        shape[3:],
-        plan.temporal_compression,
+        plan.take_plan,
         plan.estimate,
+        latent_size,
+        plan.temporal_compression,
         plan.lanes,
     )
-    refuse_what_cannot_fit(guider.model_patcher, ahead, shape[3:])
-    return plan, ahead.line()
+    refuse_what_cannot_fit(guider.model_patcher, budget, latent_size)
+    logging.info("Keepsake: %s", budget_line(budget))
+    return sampler.planned(plan)
 
 
-def announce_cache(plan: Plan):
+def announce_cache(plan: HostPlan):
     """Tell the host what a chunk and the cache need, so that it offloads weights in time: its own
     estimate counts activations for the whole clip and no cache.
     """

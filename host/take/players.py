@@ -12,7 +12,7 @@ from ..forward.devices import guiders_of_lanes
 from ..forward.first_chunk import refine_first_chunk
 from ..forward.model_calls import guided_model
 from ..forward.roles import Turns, guider_of_role
-from .planning import Plan
+from .plan import HostPlan
 
 
 class Players:
@@ -21,7 +21,7 @@ class Players:
     def __init__(
         self,
         guider,
-        plan: Plan,
+        plan: HostPlan,
         extra_args: dict,
         sigmas: Tensor,
         noise: Tensor,
@@ -36,7 +36,7 @@ class Players:
         shape, seed = tuple(noise.shape), extra_args.get("seed")
         self.roles = {
             role: guider_of_role(model, guider, sigmas, noise, latent_image, seed)
-            for role, model in plan.policy.models.items()
+            for role, model in plan.take_plan.policy.models.items()
         }
         self.lanes = guiders_of_lanes(guider, plan.lanes, sigmas, noise, latent_image, seed)
         self.turns = Turns(guider, lambda model, cache: plan.shape_to_load(model, shape, cache))
@@ -51,7 +51,7 @@ class Players:
         if self.plan.first_sigmas is None:
             return model
         return refine_first_chunk(
-            model, self.plan.chunks, self.sigmas, self.plan.first_sigmas.to(self.sigmas)
+            model, self.plan.take_plan.chunks, self.sigmas, self.plan.first_sigmas.to(self.sigmas)
         )
 
     def _model(self, session: Session, noise_index: int) -> Model:
@@ -59,7 +59,7 @@ class Players:
         on another device.
         """
         guider = self.guider
-        schedule = self.plan.policy.schedule
+        schedule = self.plan.take_plan.policy.schedule
 
         def calls(player, keep_text: bool = True) -> Model:
             extra_args = self.extra_args

@@ -1,21 +1,23 @@
-"""Going on with a saved memory: what must be as it was, and the memory that a take leaves."""
+"""Going on from a saved memory: what it says of its take, and what must be as it was."""
 
 import json
+from collections.abc import Hashable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ...kv_policies import Chunk, Geometry, KVMemoryError, KVPolicy, Take
+from ...kv_policies import KVMemoryError, KVPolicy, State
 from ...kv_policies.state import damaged
 from ...rollout.memory_file import KVMemory, stream_name
 from ...rollout.session import Session
 from ...rollout.stats import counted
+from ...rollout.take_plan import TakePlan
 from ..forward.prompts import Prompts
-from ..model.compute_dtype import compute_dtype
 from ..model.fingerprint import fingerprint, fingerprint_of_prompt, fingerprints_of_frames
+from .request import TakeRequest
 
-# What must be the same, in the words of the refusal, and what to change where it is not.
+# What must be as it was when a memory was saved: words of the refusal, and what to change.
 SAME = {
     "model": ("the model {}", "Load that model, with the profile and the LoRAs it had."),
     "weights": (
@@ -24,12 +26,16 @@ SAME = {
     ),
     "latent": ("latents of {} (channels, height, width)", "Use a latent of the same size."),
     "geometry": ("the geometry {}", "Use the same model and chunk_frames."),
-    "dtype": ("keys and values in {}", "Load the model with the same weight dtype."),
+    "dtype": (
+        "keys and values in {}",
+        "Load the model with the same weight dtype, and let it compute in the same.",
+    ),
     "seed": ("the seed {}", "Set the seed as it was; a take's noise belongs to it."),
     "noise_index": ("the batch index {}", "Use a latent of the same batch index."),
     "sigmas": ("the noise levels {}", "Use the same steps, or connect the same sigmas."),
     "policy": ("the policy {}", "Connect the same policy with the same values."),
 }
+# How to keep no memory, by the input that asks for one.
 LEAVE = {
     "kv_memory": "disconnect kv_memory",
     "stream": "disconnect stream",
@@ -37,8 +43,8 @@ LEAVE = {
 }
 
 
-def stream_names(guider, prompts: Prompts) -> dict:
-    """A name that outlives the run for the key of each stream."""
+def stream_names(guider, prompts: Prompts) -> dict[Hashable, str]:
+    """For the id of each stream's first conditioning, a name that outlives the run."""
     return {
         guider.conds[track.group][track.places[0]]["uuid"]: stream_name(i)
         for i, track in enumerate(prompts.tracks)
@@ -47,38 +53,38 @@ def stream_names(guider, prompts: Prompts) -> dict:
 
 def describe_take(
     guider,
-    models: dict,
-    name: str,
-    geometry: Geometry,
-    policy: KVPolicy,
-    take: Take,
+    plan: TakePlan,
     shape: tuple[int, ...],
     prompts: Prompts,
-    noise_index: list[int] | None,
-    control: Tensor | None,
-) -> dict:
-    """What a memory tells of its take, in plain values; `shape` is the latent's, [B, C, T, 2h, 2w],
-    and `control` [B, K, T, 2h, 2w].
+    model_name: str,
+    request: TakeRequest,
+) -> State:
+    """What a saved memory says of its take, in plain values; `shape` is the latent's, [B, C, T, 2h,
+    2w], and `model_name` is the profile's.
     """
     texts = [
         [fingerprint_of_prompt(guider.conds[track.group][place]) for place in track.places]
         for track in prompts.tracks
     ]
-    told = {
-        "model": name,
-        "weights": [fingerprint(model) for model in (guider.model_patcher, *models.values())],
-        "geometry": {name: value for name, value in vars(geometry).items() if value is not None},
-        "dtype": str(compute_dtype(guider.model_patcher)).removeprefix("torch."),
+    models = (guider.model_patcher, *plan.policy.models.values())
+    policy = replace(plan.policy, storage=plan.policy.storage.anywhere())
+    about = {
+        "model": model_name,
+        "weights": [fingerprint(model) for model in models],
+        "geometry": {
+            name: value for name, value in vars(plan.geometry).items() if value is not None
+        },
+        "dtype": str(plan.dtype).removeprefix("torch."),
         "latent": [shape[1], *shape[3:]],
-        "seed": take.seed,
-        "noise_index": noise_index[0] if noise_index else 0,
-        "sigmas": take.sigmas,
-        "policy": replace(policy, storage=policy.storage.anywhere()).describe(),
-        "plan": [take.total_frames, *take.prompt_frames],
+        "seed": plan.take.seed,
+        "noise_index": request.noise_index[0] if request.noise_index else 0,
+        "sigmas": plan.take.sigmas,
+        "policy": policy.describe(),
+        "plan": [plan.take.total_frames, *plan.take.prompt_frames],
         "prompts": texts,
-        "control": fingerprints_of_frames(control),
+        "control": fingerprints_of_frames(request.control),
     }
-    return json.loads(json.dumps(told, default=repr))  # as it comes back from a file
+    return json.loads(json.dumps(about, default=repr))  # as it comes back from a file
 
 
 def check_pauses(
@@ -95,31 +101,31 @@ def check_pauses(
     """
     if not (memory or stop_after or keeps):
         return
-    asked = "kv_memory" if memory else "stop_after" if stop_after else keeps
+    asking = "kv_memory" if memory else "stop_after" if stop_after else keeps
     if not policy.schedule.pauses:
         raise ValueError(
             f"{type(policy.schedule).__name__} finishes no chunk before the last step of the "
-            f"whole take, so {asked} has nothing to work "
+            f"whole take, so {asking} has nothing to work "
             "on. Make the take in one run, or use another schedule."
         )
     if (memory or keeps) and shape[0] > 1:
-        asked = "kv_memory" if memory else keeps
+        asking = "kv_memory" if memory else keeps
         raise ValueError(
             f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a "
-            f"batch of 1, or {LEAVE[asked]}."
+            f"batch of 1, or {LEAVE[asking]}."
         )
-    made = memory.frames if memory else given_frames
-    if made < shape[2] and stop_after and not made < stop_after <= shape[2]:
+    total, first = shape[2], memory.frames if memory else given_frames
+    if first < total and stop_after and not first < stop_after <= total:
         raise ValueError(
-            f"stop_after is {stop_after}, with {made} latent frames given or made before and a "
-            f"take of {shape[2]}. It counts from the "
-            f"take's beginning: use {made + 1} to {shape[2]}, or 0 for all."
+            f"stop_after is {stop_after}, with {first} latent frames given or made before and a "
+            f"take of {total}. It counts from the "
+            f"take's beginning: use {first + 1} to {total}, or 0 for all."
         )
-    if made >= shape[2]:
+    if first >= total:
         raise ValueError(
-            f"The KV memory holds {made} latent frames and the latent has {shape[2]}, so nothing "
+            f"The KV memory holds {first} latent frames and the latent has {total}, so nothing "
             "is left to make. "
-            f"The latent counts the whole take: use at least {made + 1}."
+            f"The latent counts the whole take: use at least {first + 1}."
         )
 
 
@@ -139,26 +145,38 @@ def given_before(memory: KVMemory | None, prefix: Tensor | None) -> Tensor | Non
     return memory.prefix
 
 
-def check_memory(
-    memory: KVMemory,
-    about: dict,
-    policy: KVPolicy,
-    geometry: Geometry,
-    take: Take,
-    chunks: list[Chunk],
-    names: dict,
-    dtype: torch.dtype,
-) -> tuple[str, ...]:
-    """Refuse a memory of another take, in a sentence; return what should be told of this one."""
-    saved = {**memory.about, "policy": policy.completed(memory.about.get("policy"))}
+def check_memory(plan: TakePlan, about: State, names: dict[Hashable, str]) -> tuple[str, ...]:
+    """Refuse, in a sentence, a memory from which the planned take cannot go on; return notes.
+
+    `about` describes the planned take, as `memory.about` does the one that was saved.
+    """
+    memory = plan.memory
+    _check_same(plan, about)
+    _check_prompts(memory, about)
+    _check_length(plan, about)
+    _check_shots(plan)
+    carried = plan.policy.schedule.carries(plan.chunks, plan.take.steps, len(memory.chunks))
+    memory.check_carried(carried)
+    # A session without content takes the memory over like the real one, which checks all of it.
+    session = Session(plan.policy, plan.geometry, plan.take, plan.dtype, torch.device("meta"))
+    session.restore(memory.streams, names)
+    return _notes(plan, about)
+
+
+def _check_same(plan: TakePlan, about: State):
+    saved = plan.memory.about
+    saved = {**saved, "policy": plan.policy.completed(saved.get("policy"))}
     for key, (what, advice) in SAME.items():
         if saved.get(key) != about[key]:
-            was, now = _differing(saved.get(key), about[key])
+            before, now = _differing(saved.get(key), about[key])
             raise KVMemoryError(
-                f"The KV memory was saved with {what.format(was)}, and this take has {now}. "
+                f"The KV memory was saved with {what.format(before)}, and this take has {now}. "
                 f"{advice}"
             )
-    prompts, plan = memory.about.get("prompts"), memory.about.get("plan")
+
+
+def _check_prompts(memory: KVMemory, about: State):
+    prompts = memory.about.get("prompts")
     if not isinstance(prompts, list) or len(prompts) != len(about["prompts"]):
         count = len(prompts) if isinstance(prompts, list) else 0
         raise KVMemoryError(
@@ -166,66 +184,81 @@ def check_memory(
             f"{len(about['prompts'])}. "
             "Use as many prompts as it was saved with, and cfg on the same side of 1."
         )
-    if not isinstance(plan, list) or not plan:
+
+
+def _check_length(plan: TakePlan, about: State):
+    before, schedule = plan.memory.about.get("plan"), plan.policy.schedule
+    if not isinstance(before, list) or not before:
         raise damaged("it does not tell the take's length")
-    if not policy.schedule.extends and plan != about["plan"]:
+    if not schedule.extends and before != about["plan"]:
         raise KVMemoryError(
-            f"{type(policy.schedule).__name__} plans by the take's length and by where prompts "
-            f"begin, and these were {plan} in the "
-            f"KV memory and are {about['plan']} now. Use the same length, and let prompts begin "
-            "at the same places."
+            f"{type(schedule).__name__} plans by the take's length and by where prompts begin, "
+            f"and these were {before} in the KV memory and are {about['plan']} now. Use the same "
+            "length, and let prompts begin at the same places."
         )
-    shots = [
-        sorted({chunk.cue.shot for chunk in some})
-        for some in (memory.chunks, chunks[: len(memory.chunks)])
-    ]
-    if shots[0] != shots[1]:
+
+
+def _check_shots(plan: TakePlan):
+    finished = plan.memory.chunks
+    before = sorted({chunk.cue.shot for chunk in finished})
+    now = sorted({chunk.cue.shot for chunk in plan.chunks[: len(finished)]})
+    if before != now:
         raise KVMemoryError(
-            f"The KV memory's take has shots that begin at latent frames {shots[0]}, and by the "
-            "prompts they would begin at "
-            f"{shots[1]}. What is made cannot be cut otherwise: let prompts cut where they did."
+            f"The KV memory's take has shots that begin at latent frames {before}, and by the "
+            f"prompts they would begin at {now}. What is made cannot be cut otherwise: let "
+            "prompts cut where they did."
         )
-    memory.check_carried(policy.schedule.carries(chunks, take.steps, len(memory.chunks)))
-    # A session without storage takes it over like the real one: everything in it is checked before
-    # any weight moves.
-    Session(policy, geometry, take, dtype, torch.device("meta")).restore(memory.streams, names)
+
+
+def _notes(plan: TakePlan, about: State) -> tuple[str, ...]:
+    """What a user should know of a take that goes on."""
+    memory = plan.memory
     notes = [
         f"Carried on at latent frame {memory.frames}, from a KV memory of "
         f"{memory.nbytes / 2**20:,.1f} MiB."
     ]
-    # A prompt that comes in later changes nothing of what was made, and is told where it comes in.
-    heard = 1 + sum(frame < memory.frames for frame in about["plan"][1:])
-    if any(
-        was not in [now[:count] for count in range(min(heard, len(now)), len(now) + 1)]
-        for was, now in zip(prompts, about["prompts"])
-    ):
+    if _prompts_changed(memory, about):
         notes.append(
             "The prompts are not those that the KV memory was saved with: from latent frame "
             f"{memory.frames} on, the new ones hold."
         )
-    was, now = memory.about.get("control"), about["control"]
-    if isinstance(was, list) and was[: len(now)] != now[: len(was)]:
+    before, now = memory.about.get("control"), about["control"]
+    if isinstance(before, list) and before[: len(now)] != now[: len(before)]:
         notes.append(
             "The control is not the one that the KV memory was saved with: from latent frame "
             f"{memory.frames} on, the new one holds."
         )
-    if plan[0] != take.total_frames:
+    frames_before = memory.about["plan"][0]
+    if frames_before != plan.take.total_frames:
         notes.append(
-            f"The take was begun at {plan[0]} latent frames and goes on to {take.total_frames}: "
-            "its noise is that of the new length, "
+            f"The take was begun at {frames_before} latent frames and goes on to "
+            f"{plan.take.total_frames}: its noise is that of the new length, "
             "so it is not the take of one run."
         )
     return tuple(notes)
 
 
-def _differing(was, now) -> tuple:
+def _prompts_changed(memory: KVMemory, about: State) -> bool:
+    """Whether a prompt that was in force in the finished chunks differs.
+
+    A prompt that begins later changes nothing of what was made, and may be new or gone.
+    """
+    begun = 1 + sum(frame < memory.frames for frame in about["plan"][1:])
+    for before, now in zip(memory.about["prompts"], about["prompts"]):
+        lengths = range(min(begun, len(now)), len(now) + 1)
+        if before not in [now[:length] for length in lengths]:
+            return True
+    return False
+
+
+def _differing(before, now) -> tuple:
     """The parts of two descriptions that differ."""
-    if not (isinstance(was, dict) and isinstance(now, dict)):
-        return was, now
-    if was.get("name") != now.get("name"):  # of two kinds of policy the values say nothing
-        return was.get("name"), now.get("name")
-    keys = [key for key in now if was.get(key) != now[key]] or list(was)
-    parts = [_differing(was.get(key), now.get(key)) for key in keys]
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return before, now
+    if before.get("name") != now.get("name"):  # values of two kinds of policy say nothing
+        return before.get("name"), now.get("name")
+    keys = [key for key in now if before.get(key) != now[key]] or list(before)
+    parts = [_differing(before.get(key), now.get(key)) for key in keys]
     return tuple(
         ", ".join(f"{key} {part[side]}" for key, part in zip(keys, parts)) for side in (0, 1)
     )

@@ -15,16 +15,17 @@ from torch import Tensor
 from ...kv_policies import KVPolicy
 from ...rollout.memory_file import KVMemory
 from ...rollout.stats import KVStats
-from ..files.growing_files import StreamToFile, GrowingFiles
+from ..files.growing_files import GrowingFiles, StreamToFile
+from ..forward.conditioning import has_hooks
 from ..model.profiles import ARProfile, profile_of
-from .outer_call import look_ahead
+from .outer_call import plan_ahead
 from .patch import patch
+from .request import TakeRequest
 from .sampling import ARVideoSampler
+from .sampling_call import SamplingCall
 
-EMPTY_LATENT_RATIOS = (
-    "downscale_ratio_spacial",
-    "downscale_ratio_temporal",
-)  # the host's; they mean nothing on a made take
+# The host's keys of an empty latent; they mean nothing on a finished one.
+EMPTY_LATENT_RATIOS = ("downscale_ratio_spacial", "downscale_ratio_temporal")
 
 
 def sample_take(
@@ -48,20 +49,68 @@ def sample_take(
     on_memory: Callable[[KVMemory], None] | None = None,
     stream: StreamToFile | None = None,
 ) -> tuple[dict, KVStats]:
-    """Sample a take, or the part that `memory` and `stop_after` leave of it, see ARVideoSampler.
+    """Sample a take, or the part that `memory` and `stop_after` leave of it, see TakeRequest.
 
     `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's
-    profile; `drop_given`: the returned latents are the new frames alone.
-
-    With `stream` the take goes into files while it is made, and on from them where that is asked
-    for.
-
-    `callback` is the host's; None: its own, with progress and previews.
+    profile. With `stream` the take goes into files while it is made, and on from them where that
+    is asked for. `callback` is the host's; None: its own, with progress and previews.
     """
+    # 1. The model, and the noise levels.
     model = patch(model)
     profile = profile_of(model.model_options) or ARProfile()
     if sigmas is None:
         sigmas = profile.take_sigmas(model.get_model_object("model_sampling"), steps)
+    check_guidance(cfg, negative, sigmas)
+    # 2. The latent, and the files that the take goes on in.
+    batch_index = latent.get("batch_index")
+    samples = comfy.sample.fix_empty_latent_channels(
+        model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS)
+    )
+    files = stream.open(model) if stream else None
+    if files and files.memory:
+        memory = memory_of_stream(files, memory, samples.shape[2])
+    # 3. What is asked for, and who makes it.
+    request = TakeRequest(
+        policy=policy,
+        chunk_frames=chunk_frames,
+        prefix=None if prefix is None else prefix["samples"],
+        control=control,
+        noise_index=batch_index,
+        memory=memory,
+        stop_after=stop_after,
+        drop_given=drop_given,
+    )
+    stats: list[KVStats] = []
+    sampler = ARVideoSampler(request, stats.append, on_memory, files)
+    guider = guider_of(model, positive, negative, cfg)
+    # 4. The plan, before there is noise, which for a long take is slow to make and large. Hooks
+    # may change the model's options, and the host applies them later: then its call plans.
+    guider.conds = guider.original_conds  # what its `sample` begins with
+    if not has_hooks(guider):
+        call = SamplingCall.of(guider, samples.shape, sigmas, seed)
+        sampler = plan_ahead(guider, call, sampler)
+    # 5. The host's sampling call.
+    frames = guider.sample(
+        comfy.sample.prepare_noise(samples, seed, batch_index),
+        samples,
+        sampler,
+        sigmas,
+        denoise_mask=latent.get("noise_mask"),
+        callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
+        disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED,
+        seed=seed,
+    )
+    # 6. Given frames come out as they came in: the host's scaling and back would round them.
+    given = memory.prefix if memory else request.prefix
+    if given is not None and not drop_given:
+        frames[:, :, : given.shape[2]] = given.to(frames)
+    others = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
+    frames = frames.to(comfy.model_management.intermediate_device())
+    return {**others, "samples": frames}, stats[0]
+
+
+def check_guidance(cfg: float, negative, sigmas: Tensor):
+    """ValueError, in a sentence, for a guidance or noise levels that nothing can be made with."""
     if not math.isfinite(cfg):
         raise ValueError(
             f"cfg is {cfg}, which is no number to guide by. Set it to 1 (AR models are distilled "
@@ -77,56 +126,21 @@ def sample_take(
             f"Sigmas hold {len(sigmas)} noise levels, which is no step at all. Connect at least "
             "two, or leave the input open."
         )
-    samples = comfy.sample.fix_empty_latent_channels(
-        model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS)
-    )
-    files = stream and stream.open(model)
-    if files and files.memory:
-        memory = memory_of_stream(files, memory, samples.shape[2])
-    stats: list[KVStats] = []
-    sampler = ARVideoSampler(
-        policy,
-        chunk_frames,
-        None if prefix is None else prefix["samples"],
-        control,
-        latent.get("batch_index"),
-        drop_given,
-        stats.append,
-        memory,
-        stop_after,
-        on_memory,
-        files,
-    )
+
+
+def guider_of(model, positive, negative, cfg: float) -> comfy.samplers.CFGGuider:
+    """The host's guider over the prompts; `negative` may be None at a cfg of 1."""
     guider = comfy.samplers.CFGGuider(model)
-    guider.inner_set_conds(
-        {"positive": positive} if negative is None else {"positive": positive, "negative": negative}
-    )
+    conditionings = {"positive": positive}
+    if negative is not None:
+        conditionings["negative"] = negative
+    guider.inner_set_conds(conditionings)
     guider.set_cfg(cfg)
-    guider.conds = guider.original_conds  # what its `sample` begins with
-    look_ahead(
-        guider, sampler, tuple(samples.shape), sigmas, seed
-    )  # before there is noise, which for a long take is slow to make and large
-    taken = guider.sample(
-        comfy.sample.prepare_noise(samples, seed, latent.get("batch_index")),
-        samples,
-        sampler,
-        sigmas,
-        denoise_mask=latent.get("noise_mask"),
-        callback=callback or latent_preview.prepare_callback(model, len(sigmas) - 1),
-        disable_pbar=not comfy.utils.PROGRESS_BAR_ENABLED,
-        seed=seed,
-    )
-    given = memory.prefix if memory else prefix and prefix["samples"]
-    if (
-        given is not None and not drop_given
-    ):  # given frames come out as they came in: the host's scaling and back would round them
-        taken[:, :, : given.shape[2]] = given.to(taken)
-    kept = {key: value for key, value in latent.items() if key not in EMPTY_LATENT_RATIOS}
-    return {**kept, "samples": taken.to(comfy.model_management.intermediate_device())}, stats[0]
+    return guider
 
 
 def memory_of_stream(files: GrowingFiles, memory: KVMemory | None, frames: int) -> KVMemory:
-    """What a take of so many latent frames goes on from in its files. ValueError where there is
+    """What a take of `frames` latent frames goes on from in its files. ValueError where there is
     another `memory`, or nothing left to make.
     """
     if memory:

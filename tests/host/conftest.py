@@ -16,3 +16,40 @@ def model():
 def inference():
     with torch.inference_mode():
         yield
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The plans of the takes that are made, in a list that grows."""
+    from keepsake.host.take import outer_call
+
+    plans, plan_take = [], outer_call.plan_take
+
+    def record(*args):
+        plans.append(plan_take(*args))
+        return plans[-1]
+
+    monkeypatch.setattr(outer_call, "plan_take", record)
+    return plans
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """How many plans and dry runs there were; every plan begins with `check_call`."""
+    from keepsake.host.take import planning
+    from keepsake.rollout.dry_run import DryRun
+
+    seen = {"plans": 0, "dry runs": 0}
+
+    def count(owner, name, what):
+        real = getattr(owner, name)
+
+        def counting(*args, **kwargs):
+            seen[what] += 1
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    count(planning, "check_call", "plans")
+    count(DryRun, "__iter__", "dry runs")
+    return seen

@@ -24,7 +24,7 @@ from keepsake.rollout.stats import KVStats
 from .. import fake
 from ..kv_policies.retention.test_decoprune import SIGMAS as SCRIPTED
 from ..kv_policies.retention.test_decoprune import script
-from .test_estimate import SIGMAS, setup, untimed
+from .test_estimate import SIGMAS, plan, untimed
 
 GEOMETRY = fake.geometry()
 SPECIALISED = DeCoPruneHS(head_map=HeadMap("fake", 2, ((0,), (1,))))
@@ -55,7 +55,7 @@ def surprise(retention, frames, cells, given=0):
 
 def scripted(retention, frames, share, given=0):
     return replace(
-        setup(KVPolicy(retention), frames, given=given),
+        plan(KVPolicy(retention), frames, given=given),
         take=Take(frames, given, SCRIPTED, 3),
         share=share,
     )
@@ -70,12 +70,12 @@ def test_what_an_earlier_take_expects_is_what_a_longer_one_needs(retention, give
     assert 0 < share < 1
     told = estimate(scripted(retention, 60, share, given))
     assert (
-        untimed(need.row for need in told.expected)
+        untimed(chunk.row for chunk in told.expected)
         == surprise(retention, 60, (1, 4, 8, 9, 11), given)[1]
     )
     assert (
         told.allocated[0]
-        <= max(need.row.allocated_bytes for need in told.expected)
+        <= max(chunk.row.allocated_bytes for chunk in told.expected)
         <= told.allocated[1]
     )
 
@@ -94,13 +94,13 @@ def test_surprises_that_come_by_chance_are_expected_to_within_theirs():
     ]
     kept, scored = runs[0].scores["kept"], sum(runs[0].scores["counts"])
     expected = estimate(scripted(DeCoPrune(), 120, kept / scored)).expected
-    for need, row in zip(expected, runs[1].rows, strict=True):
+    for chunk, row in zip(expected, runs[1].rows, strict=True):
         tokens = 6 * max(
             0, row.start_frame - 6
         )  # those behind the sink's frames 0 and 1 and before the dense four
         spread = (0.25 * 0.75 * tokens * (1 + tokens / scored)) ** 0.5
         assert (
-            abs(need.row.bank_tokens[0] - row.bank_tokens[0]) <= 4 * spread + row.index / 2
+            abs(chunk.row.bank_tokens[0] - row.bank_tokens[0]) <= 4 * spread + row.index / 2
         )  # and a share of a chunk is a whole number
 
 
@@ -127,7 +127,7 @@ def test_a_memory_tells_the_share_that_stayed_so_far(retention, after, known):
         2
     ):  # a look ahead counts on in its own histogram, and leaves the memory as it is
         share = share_in(kept[-1], retention, fake.geometry(), Take(20, 0, SIGMAS, 1))
-        estimate(setup(KVPolicy(retention), 20, memory=kept[-1]))
+        estimate(plan(KVPolicy(retention), 20, memory=kept[-1]))
     assert share == (trace.scores["kept"] / sum(trace.scores["counts"]) if known else None)
 
 

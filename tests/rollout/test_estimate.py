@@ -22,8 +22,8 @@ from keepsake.kv_policies import (
 )
 from keepsake.kv_policies.selection.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate, fits, longest, most_that
-from keepsake.rollout.setup import Setup
+from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate, fits, largest_that, longest
+from keepsake.rollout.take_plan import TakePlan
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
@@ -63,14 +63,22 @@ TAKES = [
 ]
 
 
-def setup(policy, frames=8, chunk_frames=2, given=0, streams=1, starts=(), memory=None) -> Setup:
+def plan(policy, frames=8, chunk_frames=2, given=0, streams=1, starts=(), memory=None) -> TakePlan:
     chunks, *_ = plan_prompts(
         plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()),
         [[PromptStart(0), *starts]],
         4,
     )
     take = Take(frames, given, SIGMAS, 1, prompt_frames(chunks))
-    return Setup(policy, fake.geometry(chunk_frames), take, chunks, streams, torch.float64, memory)
+    return TakePlan(
+        policy=policy,
+        geometry=fake.geometry(chunk_frames),
+        take=take,
+        chunks=chunks,
+        streams=streams,
+        dtype=torch.float64,
+        memory=memory,
+    )
 
 
 def measured(policy, frames=8, chunk_frames=2, given=0, streams=1, **more) -> list:
@@ -94,8 +102,8 @@ def untimed(rows) -> list:
 @pytest.mark.parametrize("take", TAKES, ids=repr)
 @pytest.mark.parametrize("policy", FIXED, ids=repr)
 def test_the_estimate_is_what_a_run_measures(policy, take):
-    told = estimate(setup(policy, **take))
-    assert untimed(need.row for need in told.least) == measured(policy, **take)
+    told = estimate(plan(policy, **take))
+    assert untimed(chunk.row for chunk in told.least) == measured(policy, **take)
     assert told.most is told.least
 
 
@@ -107,7 +115,7 @@ def test_the_estimate_is_what_a_run_measures(policy, take):
     ids=repr,
 )
 def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, take):
-    told = estimate(setup(KVPolicy(retention), **take))
+    told = estimate(plan(KVPolicy(retention), **take))
     for least, row, most in zip(
         told.least, measured(KVPolicy(retention), **take), told.most, strict=True
     ):
@@ -121,8 +129,8 @@ def test_the_range_is_reached(kind):
     for gamma, content in ((1e9, FORGOTTEN), (-1.0, KEPT)):
         pruning = DeCoPrune(gamma=gamma)
         retention = pruning if kind is DeCoPrune else kind(pruning)
-        told = DryRun(setup(KVPolicy(kind()), frames=14), content).needs()
-        assert untimed(need.row for need in told) == measured(KVPolicy(retention), frames=14)
+        chunks = DryRun(plan(KVPolicy(kind()), frames=14), content).chunks()
+        assert untimed(chunk.row for chunk in chunks) == measured(KVPolicy(retention), frames=14)
 
 
 @pytest.mark.parametrize(
@@ -137,29 +145,29 @@ def test_the_range_is_reached(kind):
 )
 def test_a_dry_run_is_small_however_large_the_picture(policy, most):
     """A row stands for a frame's tokens in all layers, or for those of them that stay together."""
-    of_many = replace(setup(policy, 200), geometry=fake.geometry(grid=(40, 60)))
+    of_many = replace(plan(policy, 200), geometry=fake.geometry(grid=(40, 60)))
     dry = DryRun(of_many, KEPT)
     next(iter(dry))
     (bank,) = dry.session.stream(0).caches[HISTORY].banks
     assert bank.most <= most and len(bank.pages) == 1
 
 
-def test_a_look_ahead_can_be_ended_at_any_chunk():
+def test_a_dry_run_can_be_ended_at_any_chunk():
     class Enough(Exception):
         pass
 
-    def after(chunks: int) -> Setup:
+    def after(chunks: int) -> TakePlan:
         left = iter(range(chunks))
 
         def on_chunk():
             if next(left, None) is None:
                 raise Enough
 
-        return replace(setup(KVPolicy(), 40), on_chunk=on_chunk)
+        return replace(plan(KVPolicy(), 40), on_chunk=on_chunk)
 
-    for look in (estimate, lambda looked: longest(looked, 10**9, 100)):
+    for run in (estimate, lambda plan: longest(plan, 10**9, 100)):
         with pytest.raises(Enough):
-            look(after(5))
+            run(after(5))
     estimate(after(20))
 
 
@@ -167,9 +175,9 @@ def test_a_look_ahead_can_be_ended_at_any_chunk():
 @pytest.mark.parametrize("guess", [-5, 1, 63, 64, 100, 10**9])
 def test_the_last_number_is_found_from_any_guess(limit, guess):
     asked = []
-    assert most_that(lambda number: asked.append(number) or number <= limit, 1, 100, guess) == min(
-        limit, 100
-    )
+    assert largest_that(
+        lambda number: asked.append(number) or number <= limit, 1, 100, guess
+    ) == min(limit, 100)
     assert len(asked) <= 2 * 7 + 3 and all(1 <= number <= 100 for number in asked)
 
 
@@ -184,8 +192,8 @@ def test_growing_copies_each_row_a_few_times_in_all(monkeypatch):
     monkeypatch.setattr(
         Bank, "_grow", lambda bank, capacity: copied.append(bank.length) or grow(bank, capacity)
     )
-    kept = DryRun(setup(KVPolicy(DeCoPrune()), 1200), KEPT)
-    last = kept.needs()[-1].row
+    kept = DryRun(plan(KVPolicy(DeCoPrune()), 1200), KEPT)
+    last = kept.chunks()[-1].row
     assert (
         copied
         and sum(copied) <= 5 * 1200
@@ -196,13 +204,13 @@ def test_growing_copies_each_row_a_few_times_in_all(monkeypatch):
 def test_what_is_held_twice_is_counted():
     tokens, row = 6, 2 * 8 * 8  # six tokens a frame; two heads of eight fp64 numbers a row
     full, window = (
-        estimate(setup(KVPolicy(retention))) for retention in (FullKV(), SinkWindow(0, 4))
+        estimate(plan(KVPolicy(retention))) for retention in (FullKV(), SinkWindow(0, 4))
     )
     assert full.needed == full.allocated  # nothing moves
     assert (
         window.needed[0] - window.allocated[0] == 2 * tokens * row
     )  # two of the four frames move to the front, one layer's keys at a time
-    grown = estimate(setup(KVPolicy(DeCoPrune(gamma=1e9, sink_chunks=0, dense_chunks=1)), 14))
+    grown = estimate(plan(KVPolicy(DeCoPrune(gamma=1e9, sink_chunks=0, dense_chunks=1)), 14))
     assert (
         grown.most[-1].copied_bytes >= grown.most[0].row.allocated_bytes // 4
     )  # of two layers, the keys or the values of one
@@ -216,18 +224,18 @@ def test_memories_that_are_read_together_are_held_twice():
         anchor_stride=4, block_anchors=1, anchor_window=1, planner_history=1, stage_history=1
     )
     assert (
-        estimate(setup(KVPolicy(schedule=anchors), 4)).least[-1].copied_bytes
+        estimate(plan(KVPolicy(schedule=anchors), 4)).least[-1].copied_bytes
         == 2 * (2 + 2 + 1) * 6 * 2 * 8 * 8
     )
 
 
 def test_a_selection_that_reads_less_holds_no_less():
-    masked = estimate(setup(KVPolicy(selection=MaskedHead(0, 0))))
-    assert masked.allocated == estimate(setup(KVPolicy())).allocated
+    masked = estimate(plan(KVPolicy(selection=MaskedHead(0, 0))))
+    assert masked.allocated == estimate(plan(KVPolicy())).allocated
 
 
 def test_another_length_is_planned_anew():
-    short = setup(KVPolicy(), frames=8, given=2).of_length(3)
+    short = plan(KVPolicy(), frames=8, given=2).of_length(3)
     assert [chunk.frames for chunk in short.chunks] == [2, 1] and short.take.total_frames == 3
     assert estimate(short).allocated[0] == 3 * fake.geometry().bytes_per_frame(8)
 
@@ -241,15 +249,15 @@ def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
     kept, options = [], dict(frames=12, given=1, streams=2)
     measured(policy, **options, stop_after=6, on_memory=kept.append)
     told, rows = (
-        estimate(setup(policy, **options, memory=kept[0])),
+        estimate(plan(policy, **options, memory=kept[0])),
         measured(policy, **options, memory=kept[0]),
     )
     assert rows[0].start_frame == kept[0].frames
     assert (
-        untimed(needs[0].row for needs in (told.least, told.most)) == rows[:1] * 2
+        untimed(chunks[0].row for chunks in (told.least, told.most)) == rows[:1] * 2
     )  # what the memory holds is known, and not a range
     if told.most is told.least:
-        assert untimed(need.row for need in told.least) == rows
+        assert untimed(chunk.row for chunk in told.least) == rows
     for least, row, most in zip(told.least, rows, told.most, strict=True):
         for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
             assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
@@ -263,10 +271,10 @@ def test_what_a_memory_brings_is_counted():
     measured(policy, 14, stop_after=10, on_memory=kept.append)
     nothing = replace(policy, retention=DeCoPrune(gamma=1e9))
     assert (
-        estimate(setup(nothing, 14, memory=kept[0])).needed[0]
-        > estimate(setup(nothing, 14)).needed[0]
+        estimate(plan(nothing, 14, memory=kept[0])).needed[0]
+        > estimate(plan(nothing, 14)).needed[0]
     )
-    assert longest(setup(policy, 14, memory=kept[0]), 10**9, 9) == 0  # it holds 10 frames
+    assert longest(plan(policy, 14, memory=kept[0]), 10**9, 9) == 0  # it holds 10 frames
 
 
 @pytest.mark.parametrize(
@@ -281,10 +289,10 @@ def test_prompts_in_time_are_estimated_in_every_length(policy):
         else [PromptStart(4), PromptStart(8)]
     )
     for frames in (3, 7, 9, 10, 16):
-        told = setup(policy, 10, given=1, starts=starts).of_length(frames)
-        afresh = setup(policy, frames, given=1, starts=starts)
+        told = plan(policy, 10, given=1, starts=starts).of_length(frames)
+        afresh = plan(policy, frames, given=1, starts=starts)
         assert (told.chunks, told.take) == (afresh.chunks, afresh.take)
-        assert untimed(need.row for need in estimate(told).least) == measured(
+        assert untimed(chunk.row for chunk in estimate(told).least) == measured(
             policy, frames, given=1, starts=starts
         )
 
@@ -293,31 +301,29 @@ def test_groups_that_lose_tokens_take_no_more_room():
     """Which tokens go is by the picture, and with that how many of a chunk that is in codes only in
     part; all else is known.
     """
-    policy, chunk = (
-        KVPolicy(
-            DeCoPrune(mode="target_keep", target_keep=0.3, dense_chunks=4),
-            storage=KVStorage("int8", 1, 0),
-        ),
-        2 * fake.geometry().bytes_per_frame(8),
+    chunk_bytes = 2 * fake.geometry().bytes_per_frame(8)
+    policy = KVPolicy(
+        DeCoPrune(mode="target_keep", target_keep=0.3, dense_chunks=4),
+        storage=KVStorage("int8", 1, 0),
     )
-    for need, row in zip(estimate(setup(policy, 40)).least, measured(policy, 40), strict=True):
-        assert abs(need.row.bank_bytes[0] - row.bank_bytes[0]) < chunk
-        assert replace(need.row, bank_bytes=(), seconds_by_phase={}, seconds=0) == replace(
+    for chunk, row in zip(estimate(plan(policy, 40)).least, measured(policy, 40), strict=True):
+        assert abs(chunk.row.bank_bytes[0] - row.bank_bytes[0]) < chunk_bytes
+        assert replace(chunk.row, bank_bytes=(), seconds_by_phase={}, seconds=0) == replace(
             row, bank_bytes=()
         )
 
 
 def test_the_longest_take_is_the_last_that_fits():
     frame = fake.geometry().bytes_per_frame(8)
-    full = setup(KVPolicy(), given=2)
+    full = plan(KVPolicy(), given=2)
     assert longest(full, 11 * frame + 5, 100) == 11
     assert fits(full.of_length(11), 11 * frame + 5) and not fits(full.of_length(12), 11 * frame + 5)
     assert longest(full, 2 * frame, 100) == 0  # the given frames alone fill it
-    assert longest(setup(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40  # whatever the length
+    assert longest(plan(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40  # whatever the length
 
 
 def test_lanes_share_out_what_is_allocated():
-    told = estimate(setup(KVPolicy(schedule=SCHEDULES[0])))
+    told = estimate(plan(KVPolicy(schedule=SCHEDULES[0])))
     assert (
         set(told.lane_bytes) == set(told.bank_names)
         and sum(told.lane_bytes.values()) == told.allocated[0]

@@ -10,9 +10,11 @@ import comfy.model_management
 import comfy.sample
 import pytest
 import torch
-from keepsake.host.budget import memory
-from keepsake.host.budget.outlook import LONGEST, size
+from keepsake.host.budget import budget as budget_module
+from keepsake.host.budget.budget import LONGEST
+from keepsake.host.budget.of_inputs import budget_of_inputs
 from keepsake.host.budget.refusal import changes_that_fit
+from keepsake.host.budget.report import budget_dict, budget_report, size
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import (
     DeCoPrune,
@@ -42,7 +44,7 @@ def device_of(monkeypatch):
     """Give the device so many bytes, all of them free but those in use."""
 
     def give(nbytes, in_use=0):
-        monkeypatch.setattr(memory, "MARGIN", 0)
+        monkeypatch.setattr(budget_module, "MARGIN", 0)
         for function, told in (("get_total_memory", nbytes), ("get_free_memory", nbytes - in_use)):
             monkeypatch.setattr(
                 comfy.model_management,
@@ -55,8 +57,8 @@ def device_of(monkeypatch):
     return give
 
 
-def outlook(policy, noise, prefix=None, cfg=1.0, **more):
-    return memory.outlook_of_inputs(
+def budget(policy, noise, prefix=None, cfg=1.0, **more):
+    return budget_of_inputs(
         tiny.prepared(tiny.tiny_model()),
         {"samples": noise},
         steps=2,
@@ -71,12 +73,12 @@ def outlook(policy, noise, prefix=None, cfg=1.0, **more):
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("cfg", [1.0, 2.0])
-def test_the_outlook_agrees_with_the_run(policy, cfg):
+def test_the_budget_agrees_with_the_run(policy, cfg):
     stats, noise = [], tiny.noise_of(11, 4, 4)
-    told = outlook(policy, noise, cfg=cfg)
+    told = budget(policy, noise, cfg=cfg)
     tiny.ours(tiny.tiny_model(), noise, 2, policy, on_stats=stats.append, steps=2, cfg=cfg)
     assert told.estimate.allocated == (stats[0].peak_cache_bytes,) * 2
-    assert [(need.row.bank_bytes, need.row.allocated_bytes) for need in told.estimate.least] == [
+    assert [(chunk.row.bank_bytes, chunk.row.allocated_bytes) for chunk in told.estimate.least] == [
         (row.bank_bytes, row.allocated_bytes) for row in stats[0].chunks
     ]
 
@@ -117,8 +119,8 @@ def follow(change: str, noise, cfg):
 @pytest.mark.parametrize("frames, cfg", [(24, 2.0), (9, 1.0)])
 def test_every_suggested_change_makes_the_take_fit(device_of, frames, cfg):
     noise = tiny.noise_of(frames, 8, 8)
-    need, loaded = outlook(KVPolicy(), noise, cfg=cfg), []
-    device_of(need.activations + int(need.estimate.needed[0] * 0.7))
+    need, loaded = budget(KVPolicy(), noise, cfg=cfg), []
+    device_of(need.activation_bytes + int(need.estimate.needed[0] * 0.7))
     model = tiny.tiny_model()
     model.model.memory_required, required = (
         (lambda shape, **more: loaded.append(shape) or required(shape, **more)),
@@ -140,7 +142,7 @@ def test_a_device_without_any_room_is_said_to_be_too_small(device_of):
 
 def test_a_take_whose_least_need_fits_is_let_through(device_of):
     noise, policy = tiny.noise_of(24, 4, 4), KVPolicy(DeCoPrune(gamma=1e9))
-    need = outlook(policy, noise)
+    need = budget(policy, noise)
     assert need.needed[0] < need.needed[1]
     device_of(need.needed[0])
     tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
@@ -148,7 +150,7 @@ def test_a_take_whose_least_need_fits_is_let_through(device_of):
 
 def test_what_lies_in_main_memory_must_fit_there(device_of):
     noise, policy = tiny.noise_of(11, 4, 4), KVPolicy(storage=KVStorage("model", device="cpu"))
-    need, stats = outlook(policy, noise), []
+    need, stats = budget(policy, noise), []
     device_of(
         need.needed[0] + need.estimate.host[0] - 1
     )  # here the device's memory is the main one
@@ -167,9 +169,9 @@ def test_what_lies_in_main_memory_must_fit_there(device_of):
 
 def test_main_memory_is_suggested_where_it_has_room():
     noise = tiny.noise_of(24, 8, 8)
-    plain = outlook(KVPolicy(), noise)
+    plain = budget(KVPolicy(), noise)
     small, what = (
-        replace(plain, most=plain.needed[0] - plain.estimate.allocated[0] // 5),
+        replace(plain, usable_bytes=plain.needed[0] - plain.estimate.allocated[0] // 5),
         "KV Storage with dtype model and device cpu",
     )
     for ram, told in (
@@ -178,24 +180,26 @@ def test_main_memory_is_suggested_where_it_has_room():
     ):
         assert (
             what
-            in changes_that_fit(tiny.prepared(tiny.tiny_model()), replace(small, ram=ram), (8, 8))
+            in changes_that_fit(
+                tiny.prepared(tiny.tiny_model()), replace(small, main_bytes=ram), (8, 8)
+            )
         ) is told
 
 
 def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):
     noise = tiny.noise_of(9, 4, 4)
-    setup = outlook(KVPolicy(), noise).setup
-    frame = setup.geometry.bytes_per_frame(4) + setup.latent_bytes // 9
-    device_of(outlook(KVPolicy(), noise).activations + 13 * frame + 1)
-    assert outlook(KVPolicy(), noise).longest == {"free": (13, 13), "total": (13, 13)}
+    plan = budget(KVPolicy(), noise).plan
+    frame = plan.geometry.bytes_per_frame(4) + plan.latent_bytes // 9
+    device_of(budget(KVPolicy(), noise).activation_bytes + 13 * frame + 1)
+    assert budget(KVPolicy(), noise).longest == {"free": (13, 13), "total": (13, 13)}
     window = (
-        outlook(KVPolicy(SinkWindow(0, 6)), noise).estimate.needed[0] - setup.latent_bytes
+        budget(KVPolicy(SinkWindow(0, 6)), noise).estimate.needed[0] - plan.latent_bytes
     )  # whatever the length, so latents set the bound
     assert (
-        outlook(KVPolicy(SinkWindow(0, 6)), noise).longest["free"]
-        == ((13 * frame + 1 - window) * 9 // setup.latent_bytes,) * 2
+        budget(KVPolicy(SinkWindow(0, 6)), noise).longest["free"]
+        == ((13 * frame + 1 - window) * 9 // plan.latent_bytes,) * 2
     )
-    report = outlook(KVPolicy(), noise).report()
+    report = budget_report(budget(KVPolicy(), noise))
     assert "this take fits" in report and "13 latent frames (49 pixel frames)" in report
 
 
@@ -225,56 +229,56 @@ def test_the_latents_of_the_whole_take_are_counted_as_often_as_they_are_held(bat
         policy=KVPolicy(SinkWindow(0, 4)),
         callback=look,
     )
-    told = outlook(KVPolicy(SinkWindow(0, 4)), torch.zeros(shape))
+    told = budget(KVPolicy(SinkWindow(0, 4)), torch.zeros(shape))
     assert (
-        told.setup.latent_bytes
+        told.plan.latent_bytes
         == sum(nbytes for _, nbytes in held)
-        == told.to_dict()["latent_bytes"]
+        == budget_dict(told)["latent_bytes"]
     )
     assert (
         told.needed[0]
         == told.estimate.least[-1].row.allocated_bytes
         + told.estimate.least[-1].copied_bytes
-        + told.setup.latent_bytes
-        + told.activations
+        + told.plan.latent_bytes
+        + told.activation_bytes
     )
 
 
 def test_main_memory_is_what_is_free_of_it(device_of):
     """On a CPU there is nothing to unload into."""
     noise = tiny.noise_of(9, 4, 4)
-    need = outlook(KVPolicy(), noise).needed[0]
+    need = budget(KVPolicy(), noise).needed[0]
     device_of(10 * need, in_use=9 * need + 1)
-    told = outlook(KVPolicy(), noise)
+    told = budget(KVPolicy(), noise)
     assert told.longest["total"] == told.longest["free"] == (8, 8)
     assert (
-        "does not fit on this device" in told.report()
-        and "unload" not in told.report()
-        and "offload" not in told.report()
+        "does not fit on this device" in budget_report(told)
+        and "unload" not in budget_report(told)
+        and "offload" not in budget_report(told)
     )
     with pytest.raises(ValueError, match="and the device has .* free for it"):
         tiny.ours(tiny.tiny_model(), noise, 2, steps=2)
     device_of(10 * need, in_use=9 * need)
-    assert "this take fits beside the weights" in outlook(KVPolicy(), noise).report()
+    assert "this take fits beside the weights" in budget_report(budget(KVPolicy(), noise))
 
 
 def test_some_of_the_main_memory_stays_for_others():
-    told = outlook(KVPolicy(), tiny.noise_of(9, 4, 4))
-    assert told.most == int(told.free * (1 - memory.MARGIN)) < told.free
+    told = budget(KVPolicy(), tiny.noise_of(9, 4, 4))
+    assert told.usable_bytes == int(told.free_bytes * (1 - budget_module.MARGIN)) < told.free_bytes
 
 
 def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device_of, monkeypatch):
-    monkeypatch.setattr(memory, "HELD", 0)  # latents apart, which set a bound to any length
+    # Without latents, which set a bound to any length.
+    monkeypatch.setattr(budget_module, "LATENT_COPIES", 0)
     noise, policy = tiny.noise_of(9, 4, 4), KVPolicy(DeCoPrune())
-    frame = outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
-    device_of(outlook(KVPolicy(), noise).activations + 40 * frame)
-    surely, at_best = outlook(policy, noise).longest["free"]
+    frame = budget(KVPolicy(), noise).plan.geometry.bytes_per_frame(4)
+    device_of(budget(KVPolicy(), noise).activation_bytes + 40 * frame)
+    surely, at_best = budget(policy, noise).longest["free"]
     assert 30 < surely < 40 and at_best == LONGEST
-    assert (
-        f"surely {surely} latent frames" in outlook(policy, noise).report()
-        and f"at best {LONGEST} latent frames" in outlook(policy, noise).report()
-    )
-    told = outlook(policy, noise).to_dict()
+    report = budget_report(budget(policy, noise))
+    assert f"surely {surely} latent frames" in report
+    assert f"at best {LONGEST} latent frames" in report
+    told = budget_dict(budget(policy, noise))
     assert (told["surely_longest_frames"]["free"], told["longest_frames"]["free"]) == (
         surely,
         at_best,
@@ -283,7 +287,7 @@ def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device
 
 def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
     """By the node: of a longer take, and of a larger one."""
-    monkeypatch.setattr("keepsake.host.budget.outlook.LONGEST", 240)
+    monkeypatch.setattr("keepsake.host.budget.budget.LONGEST", 240)
     model, stats, policy, found = (
         tiny.prepared(tiny.tiny_model()),
         [],
@@ -295,8 +299,8 @@ def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
     assert 0 < share < 1
     for noise in (tiny.noise_of(60, 4, 4), tiny.noise_of(40, 8, 6)):
         device_of(
-            outlook(KVPolicy(), noise).activations
-            + 30 * outlook(KVPolicy(), noise).setup.geometry.bytes_per_frame(4)
+            budget(KVPolicy(), noise).activation_bytes
+            + 30 * budget(KVPolicy(), noise).plan.geometry.bytes_per_frame(4)
         )
         out, blank = (
             KVMemoryEstimate.execute(
@@ -331,21 +335,17 @@ def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
         )
         assert blank.ui["kv_estimate"][0] == {**told, "expected": None}
     with pytest.raises(ValueError, match="gamma 1.8 there and 2.0 here"):
-        outlook(
+        budget(
             KVPolicy(DeCoPrune(gamma=2.0)),
             tiny.noise_of(60, 4, 4),
             earlier=replace(stats[0], steps=2),
         )
 
 
-def test_a_take_that_goes_on_expects_what_it_has_kept_so_far():
-    model, memories, plans, policy = (
-        tiny.prepared(tiny.tiny_model()),
-        [],
-        [],
-        KVPolicy(DeCoPrune(gamma=1.8)),
-    )
-    part = tiny.ARVideoSampler(
+def test_a_take_that_goes_on_expects_what_it_has_kept_so_far(plans, caplog):
+    model, memories = tiny.prepared(tiny.tiny_model()), []
+    policy = KVPolicy(DeCoPrune(gamma=1.8))
+    part = tiny.sampler(
         policy,
         2,
         stop_after=20,
@@ -354,13 +354,13 @@ def test_a_take_that_goes_on_expects_what_it_has_kept_so_far():
     )
     scores: dict = {}
     tiny.guide(model, part, tiny.noise_of(40, 4, 4), steps=3)
-    rest = tiny.ARVideoSampler(policy, 2, memory=memories[0])
-    rest.plan, plan = lambda *args: plans.append(plan(*args)) or plans[-1], rest.plan
-    tiny.guide(model, rest, tiny.noise_of(40, 4, 4), steps=3)
-    ahead = plans[0]
-    assert ahead.setup.share == scores["kept"] / sum(scores["counts"])
+    rest = tiny.sampler(policy, 2, memory=memories[0])
+    with caplog.at_level(logging.INFO):
+        tiny.guide(model, rest, tiny.noise_of(40, 4, 4), steps=3)
+    ahead = plans[-1]
+    assert ahead.take_plan.share == scores["kept"] / sum(scores["counts"])
     expected = peaks(ahead.estimate.expected)
-    assert "(expected " in memory.outlook(model, ahead.setup, (4, 4), 4).line()
+    assert "(expected " in caplog.text
     assert ahead.estimate.needed[0] < expected.needed < ahead.estimate.needed[1]
     assert ahead.take_bytes >= expected.needed
 
@@ -385,7 +385,7 @@ def test_what_was_planned_stands_beside_what_was_allocated():
 def test_a_look_ahead_ends_with_the_hosts_interrupt():
     comfy.model_management.interrupt_current_processing(True)
     with pytest.raises(comfy.model_management.InterruptProcessingException):
-        outlook(KVPolicy(), tiny.noise_of(9, 4, 4))
+        budget(KVPolicy(), tiny.noise_of(9, 4, 4))
     comfy.model_management.interrupt_current_processing(True)
     with pytest.raises(comfy.model_management.InterruptProcessingException):
         tiny.ours(tiny.tiny_model(), tiny.noise_of(9, 4, 4), 2, steps=1)
@@ -403,10 +403,8 @@ def test_a_take_that_cannot_fit_is_refused_before_its_noise_is_made(device_of, m
         )
 
 
-def test_the_host_is_told_an_expected_share_of_what_the_picture_decides():
-    sampler = tiny.ARVideoSampler(KVPolicy(DeCoPrune()), 2)
-    plans, plan = [], sampler.plan
-    sampler.plan = lambda *args: plans.append(plan(*args)) or plans[-1]
+def test_the_host_is_told_an_expected_share_of_what_the_picture_decides(plans):
+    sampler = tiny.sampler(KVPolicy(DeCoPrune()), 2)
     tiny.guide(tiny.prepared(tiny.tiny_model()), sampler, tiny.noise_of(40, 4, 4), steps=3)
     least, most = plans[0].estimate.needed
     assert least < plans[0].take_bytes < least + (most - least) / 4
@@ -414,12 +412,12 @@ def test_the_host_is_told_an_expected_share_of_what_the_picture_decides():
 
 def test_given_frames_count():
     noise = tiny.noise_of(9, 4, 4)
-    told = outlook(KVPolicy(), noise, prefix=noise[:, :, :4])
-    assert told.to_dict()["given_frames"] == 4 and [
-        chunk["given"] for chunk in told.to_dict()["chunks"]
+    told = budget(KVPolicy(), noise, prefix=noise[:, :, :4])
+    assert budget_dict(told)["given_frames"] == 4 and [
+        chunk["given"] for chunk in budget_dict(told)["chunks"]
     ] == [True, True, False, False, False]
     with pytest.raises(ValueError, match="longer than its prefix"):
-        outlook(KVPolicy(), noise, prefix=noise)
+        budget(KVPolicy(), noise, prefix=noise)
 
 
 def test_measured_peaks_stand_beside_the_computed_ones():

@@ -199,3 +199,10 @@ def test_another_vae_is_refused(vae):
     other = type("VAE", (), {"first_stage_model": torch.nn.Identity()})()
     with pytest.raises(ValueError, match="is Identity, and a stream decodes Wan 2.1's"):
         StreamToFile(other, "take", 16.0, 1, False)
+
+
+def test_a_take_into_a_file_is_planned_once(model, vae, output, counts):
+    for resume, stop_after in ((False, 5), (True, 0)):
+        counts.update({"plans": 0, "dry runs": 0})
+        make(model, vae, resume=resume, every=2, stop_after=stop_after)
+        assert counts == {"plans": 1, "dry runs": 1}

@@ -14,7 +14,7 @@ from keepsake.demo import world
 from keepsake.demo.load import load_demo_world
 from keepsake.host.forward import attention
 from keepsake.host.forward.prompts import add_prompt
-from keepsake.host.take.planning import Plan
+from keepsake.host.take.plan import HostPlan
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import DeCoPrune, FlashForward, Hierarchical, KVPolicy
 from support import tiny
@@ -305,9 +305,11 @@ def test_roles_that_would_take_turns_are_refused_on_several_devices(
 
 
 def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
-    told, real = [], Plan.shape_to_load
+    told, real = [], HostPlan.shape_to_load
     monkeypatch.setattr(
-        Plan, "shape_to_load", lambda plan, *args: told.append(plan.take_bytes) or real(plan, *args)
+        HostPlan,
+        "shape_to_load",
+        lambda plan, *args: told.append(plan.take_bytes) or real(plan, *args),
     )
     model = prepared()
     take(model)

@@ -40,7 +40,7 @@ def behind(node, model, *values):
 def take(model, cfg=1.0, **options):
     return tiny.guide(
         model,
-        tiny.ARVideoSampler(chunk_frames=CHUNK),
+        tiny.sampler(chunk_frames=CHUNK),
         tiny.noise_of(7, **tiny.SIZE),
         cfg=cfg,
         steps=options.pop("steps", 2),

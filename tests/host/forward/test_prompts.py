@@ -291,7 +291,7 @@ def test_a_new_shot_begins_with_as_many_steps_as_a_take(model):
         seen.clear()
         tiny.guide(
             profiled,
-            tiny.ARVideoSampler(),
+            tiny.sampler(),
             tiny.noise_of(9, 4, 4),
             positive=at(3, tiny.prompt(4), mode),
             steps=2,
@@ -313,7 +313,7 @@ def test_guiders_with_rules_of_their_own_change_prompts_too(model):
             guider.sample(
                 noise,
                 torch.zeros_like(noise),
-                tiny.ARVideoSampler(chunk_frames=3),
+                tiny.sampler(chunk_frames=3),
                 torch.tensor([1.0, 0.5, 0.0]),
                 disable_pbar=True,
                 seed=1,

@@ -190,7 +190,7 @@ def video(model, channels=16, steps=4):
     text = [[torch.randn((1, 5, 4096), generator=torch.Generator().manual_seed(1)), {}]]
     noise = torch.randn((1, channels, 2, 4, 4), generator=torch.Generator().manual_seed(2))
     return tiny.guide(
-        patch(model), tiny.ARVideoSampler(tiny.KVPolicy(), 1), noise, text, text, steps=steps
+        patch(model), tiny.sampler(tiny.KVPolicy(), 1), noise, text, text, steps=steps
     )
 
 

@@ -227,7 +227,7 @@ def test_the_sampler_follows_the_profile():
         note="Not its own loop.",
     )
     model, stats = with_profile(tiny.patch(tiny.tiny_model()), profile), []
-    tiny.guide(model, tiny.ARVideoSampler(on_stats=stats.append), tiny.noise_of(6, 4, 4))
+    tiny.guide(model, tiny.sampler(on_stats=stats.append), tiny.noise_of(6, 4, 4))
     assert [row.frames for row in stats[0].chunks] == [2, 2, 2]
     assert (
         stats[0].policy["retention"]["window_frames"] == 4
@@ -241,7 +241,7 @@ def test_hiar_goes_step_by_step():
     stats = []
     tiny.guide(
         with_profile(tiny.patch(tiny.tiny_model()), PROFILES["HiAR"]),
-        tiny.ARVideoSampler(on_stats=stats.append),
+        tiny.sampler(on_stats=stats.append),
         tiny.noise_of(6, 4, 4),
     )
     assert stats[0].policy["schedule"] == {"name": "Hierarchical", "window_frames": 21}
@@ -261,7 +261,7 @@ def test_a_model_without_a_profile_is_told_what_is_assumed():
     stats = []
     tiny.guide(
         tiny.patch(tiny.tiny_model(causal=False)),
-        tiny.ARVideoSampler(on_stats=stats.append),
+        tiny.sampler(on_stats=stats.append),
         tiny.noise_of(3, 4, 4),
     )
     assert stats[0].notes == (
@@ -313,7 +313,7 @@ def first_chunk_take(steps, first_chunk_steps, prefix=None, frames=4):
     model.add_wrapper_with_key(WrappersMP.DIFFUSION_MODEL, "watch", watch)
     out = tiny.guide(
         model,
-        tiny.ARVideoSampler(prefix=prefix, on_stats=stats.append),
+        tiny.sampler(prefix=prefix, on_stats=stats.append),
         tiny.noise_of(frames, 4, 4),
         steps=steps,
     )
@@ -352,6 +352,6 @@ def test_the_first_chunk_steps_of_a_batch_item_are_its_own():
         with_profile(tiny.patch(tiny.tiny_model()), profile),
         tiny.noise_of(2, 4, 4, batch=2),
     )
-    together = tiny.guide(model, tiny.ARVideoSampler(), noise, steps=1)
-    alone = tiny.guide(model, tiny.ARVideoSampler(noise_index=[1]), noise[1:], steps=1)
+    together = tiny.guide(model, tiny.sampler(), noise, steps=1)
+    alone = tiny.guide(model, tiny.sampler(noise_index=[1]), noise[1:], steps=1)
     assert torch.equal(together[1:], alone)

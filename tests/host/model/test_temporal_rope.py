@@ -91,7 +91,7 @@ def test_stored_keys_are_those_of_the_patched_model_at_their_place(policy, kind,
 
     monkeypatch.setattr(Session, "close", watch)
     model = with_rope(kind)
-    sampler = tiny.ARVideoSampler(policy, 3)
+    sampler = tiny.sampler(policy, 3)
     out = tiny.guide(tiny.prepared(model), sampler, tiny.noise_of(15, 4, 4), steps=2)
 
     latents = model.get_model_object("latent_format").process_in(out)
@@ -121,7 +121,7 @@ def test_a_rope_that_cannot_be_turned_is_refused_where_keys_are_turned():
     model = tiny.prepared(with_rope(Standing))
 
     def take(policy):
-        sampler = tiny.ARVideoSampler(policy, 3)
+        sampler = tiny.sampler(policy, 3)
         return tiny.guide(model, sampler, noise, steps=2, callback=lambda *told: steps.append(told))
 
     for policy in (KVPolicy(SinkWindow(3, 9, "shifted")), KVPolicy(schedule=RollingForcing(9))):
@@ -137,6 +137,6 @@ def test_a_table_of_another_node_is_refused_where_keys_are_turned():
     model.add_object_patch(
         "diffusion_model.rope_encode", lambda *args, **options: encode(*args, **options)
     )
-    sampler = tiny.ARVideoSampler(KVPolicy(SinkWindow(3, 9, "shifted")), 3)
+    sampler = tiny.sampler(KVPolicy(SinkWindow(3, 9, "shifted")), 3)
     with pytest.raises(ValueError, match="changes its RoPE"):
         tiny.guide(tiny.prepared(model), sampler, tiny.noise_of(15, 4, 4), steps=2)

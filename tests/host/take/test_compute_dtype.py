@@ -5,7 +5,8 @@ saved memory and in the cache.
 import pytest
 import torch
 from comfy_extras.nodes_model_advanced import ModelComputeDtype
-from keepsake.host.budget.memory import outlook_of_inputs
+from keepsake.host.budget.of_inputs import budget_of_inputs
+from keepsake.host.budget.report import budget_dict
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import FlashForward, KVMemoryError, KVPolicy
 from support import tiny
@@ -54,7 +55,7 @@ class TestBehindTheNode:
         assert stats.peak_cache_bytes == expected
 
     def test_the_estimate_node_says_the_same(self, weights, computes, dtype):
-        ahead = outlook_of_inputs(
+        ahead = budget_of_inputs(
             fresh(weights, computes),
             {"samples": torch.zeros(1, 16, FRAMES, 4, 6)},
             steps=2,
@@ -65,7 +66,7 @@ class TestBehindTheNode:
             prompts=1,
         )
         _, stats = make(fresh(weights, computes))
-        assert ahead.to_dict()["dtype"] == dtype
+        assert budget_dict(ahead)["dtype"] == dtype
         assert ahead.estimate.allocated == stats.planned_bytes
 
     def test_a_memory_resumes_on_a_fresh_model(self, weights, computes, dtype):

@@ -69,14 +69,11 @@ def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
 @pytest.mark.parametrize(
     "policy", [KVPolicy(), KVPolicy(SinkWindow(2, 6, "shifted"))], ids=["full", "shifted sink"]
 )
-def test_every_stream_and_the_held_sink_are_counted(policy):
+def test_every_stream_and_the_held_sink_are_counted(policy, plans):
     from keepsake.host.take.outer_call import announce_cache
 
     told, stats, model = [], [], tiny.tiny_model()
-    sampler = tiny.ARVideoSampler(policy, 2, on_stats=stats.append)
-    plans = []
-    plan = sampler.plan
-    sampler.plan = lambda *args: plans.append(plan(*args)) or plans[-1]
+    sampler = tiny.sampler(policy, 2, on_stats=stats.append)
     tiny.guide(
         tiny.prepared(model),
         sampler,

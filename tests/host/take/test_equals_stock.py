@@ -51,7 +51,7 @@ def test_a_batch_of_one_prompt_each_equals_its_items_alone():
     assert torch.equal(
         together[:1], tiny.ours(tiny.tiny_model(), noise[:1], 2, positive=tiny.prompt(1))
     )
-    sampler = tiny.ARVideoSampler(chunk_frames=2, noise_index=[1])
+    sampler = tiny.sampler(chunk_frames=2, noise_index=[1])
     assert torch.equal(
         together[1:],
         tiny.guide(tiny.prepared(tiny.tiny_model()), sampler, noise[1:], positive=tiny.prompt(2)),
@@ -94,7 +94,7 @@ def test_a_clone_onto_another_model_runs_on_its_own_weights():
     """The host does this for conditionings with hooks, and for other devices."""
     ours, other, noise = tiny.prepared(tiny.tiny_model()), tiny.tiny_model(seed=7), tiny.noise_of(4)
     moved = ours.clone(model_override=other.get_clone_model_override())
-    sampler = tiny.ARVideoSampler(chunk_frames=2)
+    sampler = tiny.sampler(chunk_frames=2)
     assert torch.equal(tiny.guide(moved, sampler, noise), tiny.ours(other, noise, 2))
     euler, sigmas = comfy.samplers.ksampler("euler"), torch.tensor([1.0, 0.5, 0.0])
     assert torch.equal(
@@ -184,11 +184,9 @@ def test_packed_weights_in_operations_of_another_pack_equal_the_stock_samplers()
     assert torch.equal(stock, tiny.ours(model, noise, 3)) and not torch.equal(
         stock, tiny.ours(tiny.tiny_model(), noise, 3)
     )
-    first = tiny.ARVideoSampler(chunk_frames=3, stop_after=3, on_memory=kept.append)
+    first = tiny.sampler(chunk_frames=3, stop_after=3, on_memory=kept.append)
     tiny.guide(tiny.prepared(model), first, noise)
     assert torch.equal(
         stock,
-        tiny.guide(
-            tiny.prepared(model), tiny.ARVideoSampler(chunk_frames=3, memory=kept[0]), noise
-        ),
+        tiny.guide(tiny.prepared(model), tiny.sampler(chunk_frames=3, memory=kept[0]), noise),
     )

@@ -161,7 +161,7 @@ def test_the_stats_tell_the_roles_and_warn_once():
     trained, told = with_profile(patch(base), ARProfile(noisy_history=True)), []
     tiny.guide(
         trained,
-        tiny.ARVideoSampler(KVPolicy(schedule=SMALL), 2, on_stats=told.append),
+        tiny.sampler(KVPolicy(schedule=SMALL), 2, on_stats=told.append),
         tiny.noise_of(9, **tiny.SIZE),
         steps=2,
     )

@@ -62,7 +62,7 @@ def sample(profile, frames, given=0, policy=None, positive=None):
     return scaling.process_in(
         tiny.guide(
             model,
-            tiny.ARVideoSampler(policy, prefix=prefix),
+            tiny.sampler(policy, prefix=prefix),
             tiny.noise_of(frames, **tiny.SIZE),
             positive or padded_prompt(),
             sigmas=sigmas,

@@ -138,6 +138,8 @@ def test_frames_in_flight_are_told_their_own_noise_levels(monkeypatch):
 
 def test_the_host_is_told_the_activations_of_all_that_is_in_flight():
     from keepsake.host.take.planning import plan_take
+    from keepsake.host.take.request import TakeRequest
+    from keepsake.host.take.sampling_call import SamplingCall
 
     guider = tiny.comfy.samplers.CFGGuider(tiny.prepared(tiny.tiny_model(layers=2)))
     guider.inner_set_conds({"positive": tiny.prompt(1)})
@@ -145,13 +147,8 @@ def test_the_host_is_told_the_activations_of_all_that_is_in_flight():
     plans = [
         plan_take(
             guider,
-            (1, 16, 12, 4, 4),
-            torch.tensor([1.0, 0.5, 0.0]),
-            0,
-            policy=policy,
-            chunk_frames=2,
-            prefix=None,
-            control=None,
+            SamplingCall.of(guider, (1, 16, 12, 4, 4), torch.tensor([1.0, 0.5, 0.0]), 0),
+            TakeRequest(policy=policy, chunk_frames=2),
         )
         for policy in (KVPolicy(), KVPolicy(schedule=RollingForcing(8)))
     ]
@@ -179,7 +176,7 @@ def test_a_model_with_a_longer_first_chunk_is_refused():
     with pytest.raises(ValueError, match="first chunk in 4 steps, and RollingForcing"):
         tiny.guide(
             model,
-            tiny.ARVideoSampler(KVPolicy(schedule=RollingForcing(8))),
+            tiny.sampler(KVPolicy(schedule=RollingForcing(8))),
             tiny.noise_of(7, **tiny.SIZE),
             steps=2,
         )

@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import torch
-from keepsake.host.budget.memory import outlook_of_inputs
+from keepsake.host.budget.of_inputs import budget_of_inputs
 from keepsake.host.model.profiles import ARProfile, with_profile
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import KVPolicy, SinkWindow
@@ -75,7 +75,7 @@ def test_a_missing_control_is_refused():
         tiny.patch(tiny.tiny_model(in_dim=32)), ARProfile(name="needs one", needs_control=True)
     )
     with pytest.raises(ValueError, match="follows a camera and none is connected"):
-        tiny.guide(model, tiny.ARVideoSampler(), tiny.noise_of(4, **tiny.SIZE))
+        tiny.guide(model, tiny.sampler(), tiny.noise_of(4, **tiny.SIZE))
 
 
 def test_sigmas_that_stop_above_zero_are_refused(model):
@@ -199,7 +199,7 @@ def test_wans_side_models_are_refused(model, kind):
 
 def test_an_unprepared_model_says_which_node_is_missing(model):
     with pytest.raises(ValueError, match="AR Profile node between"):
-        tiny.guide(model, tiny.ARVideoSampler(chunk_frames=2), tiny.noise_of(4, **tiny.SIZE))
+        tiny.guide(model, tiny.sampler(chunk_frames=2), tiny.noise_of(4, **tiny.SIZE))
 
 
 def test_weights_that_give_no_finite_numbers_are_named():
@@ -255,7 +255,7 @@ def test_a_take_of_nothing_is_refused(inputs, says, model):
 )
 def test_an_estimate_of_nothing_is_refused(inputs, says, model):
     with pytest.raises(ValueError, match=says):
-        outlook_of_inputs(
+        budget_of_inputs(
             model,
             {"samples": torch.zeros(1, 16, 4, 4, 4)},
             **{"steps": 2, "chunk_frames": 2, "prompts": 1, **inputs},

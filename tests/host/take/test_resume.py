@@ -10,9 +10,10 @@ import comfy.model_management
 import comfy.sample
 import pytest
 import torch
+from keepsake.host.budget.report import budget_line
 from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.fingerprint import fingerprint
-from keepsake.host.take import outer_call as outer_sample
+from keepsake.host.take import outer_call
 from keepsake.host.take.memory_wire import NOT_KEPT
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import (
@@ -131,22 +132,21 @@ def test_a_take_goes_on_where_its_history_lies_elsewhere(model, tmp_path):
 
 
 def test_the_plan_of_a_take_that_goes_on_counts_what_it_brings(model, tmp_path, monkeypatch):
-    seen, own = [], outer_sample.outlook
+    seen, own = [], outer_call.budget_of
     monkeypatch.setattr(
-        outer_sample, "outlook", lambda *known: seen.append(own(*known)) or seen[-1]
+        outer_call, "budget_of", lambda *known: seen.append(own(*known)) or seen[-1]
     )
     for policy in (KVPolicy(SinkWindow(1, 6)), KVPolicy()):
         _, memory = saved(model, tmp_path / "m.safetensors", policy=policy)
         _, later = make(model, policy, memory=memory)
         told = [
-            (need.row.start_frame, need.row.bank_bytes, need.row.allocated_bytes)
-            for need in seen[-1].estimate.least
+            (chunk.row.start_frame, chunk.row.bank_bytes, chunk.row.allocated_bytes)
+            for chunk in seen[-1].estimate.least
         ]
-        assert (
-            told == [(row.start_frame, row.bank_bytes, row.allocated_bytes) for row in later.chunks]
-            and "5 chunks (3 made before)" in seen[-1].line()
-        )
-    monkeypatch.setattr("keepsake.host.budget.memory.MARGIN", 0)
+        assert told == [
+            (row.start_frame, row.bank_bytes, row.allocated_bytes) for row in later.chunks
+        ] and "5 chunks (3 made before)" in budget_line(seen[-1])
+    monkeypatch.setattr("keepsake.host.budget.budget.MARGIN", 0)
     for function in ("get_total_memory", "get_free_memory"):
         monkeypatch.setattr(
             comfy.model_management,
@@ -304,8 +304,6 @@ def test_another_control_is_told_and_a_longer_one_that_begins_the_same_is_not(tm
 
 
 def test_changes_of_prompt_before_the_join_are_not_told_again(model, tmp_path):
-    from keepsake.host.forward.prompts import add_prompt
-
     positive = add_prompt(
         add_prompt(tiny.prompt(1), tiny.prompt(4), 2, "swap", 0, 0), tiny.prompt(5), 8, "swap", 0, 0
     )

@@ -66,7 +66,7 @@ def test_guiders_with_rules_of_their_own_write_every_stream_clean(model, kind):
     out = guider.sample(
         noise,
         torch.zeros_like(noise),
-        tiny.ARVideoSampler(chunk_frames=2, on_stats=stats.append),
+        tiny.sampler(chunk_frames=2, on_stats=stats.append),
         sigmas,
         disable_pbar=True,
         seed=1,

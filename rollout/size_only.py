@@ -1,4 +1,4 @@
-"""Another storage's pages without their content: they have a size, and nothing in them."""
+"""A storage whose pages have the size of another storage's and no content, for dry runs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..kv_policies import BankPages, Pages, State, Storage
 
 
 @dataclass(frozen=True)
-class Outline(Storage):
-    """Another storage's pages without their content. Which rows are coded, and which lie where, is
-    followed as in a take.
+class SizeOnly(Storage):
+    """The storage `of`, whose pages only count bytes. Which rows are coded, and which lie where,
+    is followed as in a take.
     """
 
     of: Storage
 
     def pages(self, *shape) -> BankPages:
         pages = self.of.pages(*shape)
-        pages.layers = [OutlinePages(layer) for layer in pages.layers]
+        pages.layers = [SizeOnlyPages(layer) for layer in pages.layers]
         return pages
 
 
-class OutlinePages(Pages):
-    """Sizes are the other pages' own; nothing is written, moved, coded or turned."""
+class SizeOnlyPages(Pages):
+    """Pages of the size of other pages: nothing is written, moved, coded or turned."""
 
     place = torch.device("cpu")
 

@@ -1,0 +1,195 @@
+"""A budget in words, and as plain values for JSON."""
+
+from __future__ import annotations
+
+import json
+
+from ...rollout.chunk_bytes import ChunkBytes
+from ...rollout.stats import counted
+from ...rollout.timeline import pixel_frames
+from .budget import LONGEST, Budget
+
+PLACES = {
+    "free": "in what is free, beside the weights",
+    "total": "on the whole device, with all weights offloaded",
+}
+
+
+def size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:,.1f} MiB"
+
+
+def size_range(sizes: tuple[int, int], expected: int | None = None) -> str:
+    """At least and at most in words, and what is expected, if that is known."""
+    least, most = sizes
+    if least == most:
+        return size(least)
+    text = f"{size(least)} to {size(most)}"
+    return text if expected is None else f"{text} (expected {size(expected)})"
+
+
+def budget_line(budget: Budget) -> str:
+    """The plan of a take in one line."""
+    plan, estimate, expected = budget.plan, budget.estimate, budget.expected
+    finished = len(plan.finished_chunks)
+    made_before = f" ({finished} made before)" if finished else ""
+    allocated = size_range(estimate.allocated, expected and expected.allocated)
+    in_main_memory = ""
+    if estimate.host[1]:
+        in_main_memory = (
+            f", {size_range(estimate.host)} of it in main memory, which has "
+            f"{size(budget.main_bytes)} free; on the device"
+        )
+    return (
+        f"{counted(plan.take.total_frames, 'latent frame')} in "
+        f"{counted(len(plan.chunks), 'chunk')}{made_before}, "
+        f"{counted(plan.streams, 'prompt stream')}: the KV cache takes {allocated}"
+        f"{in_main_memory}, with copies, latents and a chunk's activations "
+        f"{size_range(budget.needed, expected and expected.needed)}; the device has "
+        f"{size(budget.free_bytes)} free of {size(budget.total_bytes)}, and "
+        f"{size(budget.weight_bytes)} of weights are to be loaded"
+    )
+
+
+def budget_report(budget: Budget) -> str:
+    """The budget in words, for a node or a terminal."""
+    plan, estimate = budget.plan, budget.estimate
+    lines = [budget_line(budget), _peak_line(budget)]
+    lanes = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in estimate.lane_bytes.items())
+    lines.append(f"buffers by memory - {lanes}")
+    last = estimate.least[-1].row
+    banks = ", ".join(
+        f"{name} {size(nbytes)}" for name, nbytes in zip(estimate.bank_names, last.bank_bytes)
+    )
+    lines.append(f"history at the last chunk - {banks}")
+    if estimate.least is not estimate.most:
+        share = ""
+        if budget.expected:
+            share = f"; {plan.share:.1%} of it is expected to stay, as in the earlier take"
+        lines.append(
+            f"what stays depends on the picture: from nothing that is scored to all of it{share}"
+        )
+    lines.append(f"this take {_verdict(budget)}")
+    for where, (surely, at_best) in budget.longest.items():
+        if where == "free" or budget.offloads:
+            expected = budget.expected_longest and budget.expected_longest[where]
+            length = _length(budget, surely, at_best, expected)
+            lines.append(f"longest take {PLACES[where]} - {length}")
+    return "\n".join(lines)
+
+
+def _peak_line(budget: Budget) -> str:
+    most, latents = budget.estimate.most, budget.plan.latent_bytes
+    peak = max(range(len(most)), key=lambda i: most[i].nbytes)
+    least_needed, most_needed = budget.estimate.needed
+    buffers = size_range((least_needed - latents, most_needed - latents))
+    return (
+        f"peak - {size_range(budget.needed)} from chunk {peak + 1} of {len(budget.plan.chunks)} "
+        f"on: buffers and rows held twice while they move {buffers}, all latents of the take "
+        f"{size(latents)}, activations {size(budget.activation_bytes)}"
+    )
+
+
+def _verdict(budget: Budget) -> str:
+    least, most = budget.needed
+    if budget.estimate.host[0] > budget.main_bytes:
+        return "does not fit in main memory: the sampler would refuse it"
+    if least > budget.usable_bytes:
+        return "does not fit on this device: the sampler would refuse it"
+    if most <= budget.usable_bytes:
+        if most <= budget.room + budget.activation_bytes:
+            return "fits beside the weights"
+        return "fits when the host unloads other models or weights"
+    if budget.expected is None:
+        return "fits if the picture is predictable enough"
+    if budget.expected.needed <= budget.usable_bytes:
+        return "fits if the picture is as predictable as before"
+    return "fits if the picture is more predictable than before"
+
+
+def _length(budget: Budget, surely: int, at_best: int, expected: int | None) -> str:
+    def words(frames: int) -> str:
+        if not frames:
+            return "none"
+        pixels = pixel_frames(frames, budget.temporal_compression)
+        longer = ", and longer" if frames == LONGEST else ""
+        return f"{frames} latent frames ({pixels} pixel frames){longer}"
+
+    if surely == at_best:
+        return words(surely)
+    as_expected = "" if expected is None else f"as expected {words(expected)}, "
+    return f"surely {words(surely)}, {as_expected}at best {words(at_best)}"
+
+
+def budget_dict(budget: Budget) -> dict:
+    """The budget as plain values. The keys are a promise to saved graphs that read the JSON."""
+    plan, estimate = budget.plan, budget.estimate
+    return {
+        "policy": plan.policy.describe(),
+        "frames": plan.take.total_frames,
+        "given_frames": plan.take.given_frames,
+        "streams": plan.streams,
+        "dtype": str(plan.dtype).removeprefix("torch."),
+        "bank_names": estimate.bank_names,
+        "lane_bytes": estimate.lane_bytes,
+        "allocated_bytes": estimate.allocated,
+        "needed_bytes": budget.needed,
+        "host_bytes": estimate.host,
+        "free_host_bytes": budget.main_bytes,
+        "activation_bytes": budget.activation_bytes,
+        "latent_bytes": plan.latent_bytes,
+        "weight_bytes_to_load": budget.weight_bytes,
+        "free_bytes": budget.free_bytes,
+        "total_bytes": budget.total_bytes,
+        "longest_frames": {where: frames[1] for where, frames in budget.longest.items()},
+        "surely_longest_frames": {where: frames[0] for where, frames in budget.longest.items()},
+        "expected": _expected_dict(budget),
+        "chunks": [
+            _chunk_dict(least, most, budget.activation_bytes)
+            for least, most in zip(estimate.least, estimate.most)
+        ],
+    }
+
+
+def _chunk_dict(least: ChunkBytes, most: ChunkBytes, activation_bytes: int) -> dict:
+    row = least.row
+    return {
+        "index": row.index,
+        "start_frame": row.start_frame,
+        "frames": row.frames,
+        "given": row.given,
+        "bank_tokens": row.bank_tokens,
+        "bank_bytes": row.bank_bytes,
+        "most_bank_bytes": most.row.bank_bytes,
+        "allocated_bytes": [row.allocated_bytes, most.row.allocated_bytes],
+        "host_bytes": [least.host_bytes, most.host_bytes],
+        "needed_bytes": [least.nbytes + activation_bytes, most.nbytes + activation_bytes],
+    }
+
+
+def _expected_dict(budget: Budget) -> dict | None:
+    """What is expected of the take, and by chunk."""
+    if not budget.expected:
+        return None
+    chunks = [
+        {
+            "bank_tokens": chunk.row.bank_tokens,
+            "bank_bytes": chunk.row.bank_bytes,
+            "allocated_bytes": chunk.row.allocated_bytes,
+            "host_bytes": chunk.host_bytes,
+            "needed_bytes": chunk.nbytes + budget.activation_bytes,
+        }
+        for chunk in budget.estimate.expected
+    ]
+    return {
+        "share": budget.plan.share,
+        "allocated_bytes": budget.expected.allocated,
+        "needed_bytes": budget.expected.needed,
+        "host_bytes": budget.expected.host,
+        "longest_frames": budget.expected_longest,
+        "chunks": chunks,
+    }
+
+
+def budget_json(budget: Budget) -> str:
+    return json.dumps(budget_dict(budget), indent=1)

@@ -1,0 +1,170 @@
+"""One take in work: batch items, chunks, and what becomes of each finished one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from ...kv_policies import Chunk
+from ...rollout.chunks import in_pieces
+from ...rollout.loop import run
+from ...rollout.memory_file import KVMemory
+from ...rollout.rollout import Rollout
+from ...rollout.session import Session
+from ...rollout.stats import KVStats
+from ...rollout.trace import Trace
+from ..budget.peaks import Peaks
+from ..files.growing_files import GrowingFiles
+from ..forward.devices import workers_of_lanes
+from ..show.live import tell_page
+from .plan import HostPlan
+from .players import Players
+from .progress import Progress
+from .request import TakeRequest
+
+
+class TakeRun:
+    """Everything that changes while one sampling call makes a take. It ends with the call."""
+
+    def __init__(
+        self,
+        plan: HostPlan,
+        request: TakeRequest,
+        guider,
+        sigmas: Tensor,
+        x: Tensor,
+        callback: Callable | None,
+        on_memory: Callable[[KVMemory], None] | None,
+        files: GrowingFiles | None,
+    ):
+        """`x` [B, C, T, 2h, 2w], the noise that the take is made of; `sigmas` [steps + 1]."""
+        self.plan, self.take_plan, self.request = plan, plan.take_plan, request
+        self.guider, self.sigmas, self.x = guider, sigmas, x
+        self.on_memory, self.files = on_memory, files
+        self.given = self.prefix = None
+        if plan.prefix is not None:
+            self.given = guider.inner_model.process_latent_in(plan.prefix).to(x.device, x.dtype)
+            # The host's own AR sampler feeds the prefix rounded to the model's dtype.
+            self.prefix = self.given.to(self.take_plan.dtype).to(x.dtype)
+        # Written, so that its memory is taken now and not bit by bit.
+        self.output = torch.empty_like(x).zero_()
+        self.trace, self.peaks, self.began = Trace(), Peaks(x.device), perf_counter()
+        self.progress = self._progress(callback)
+
+    def _progress(self, callback: Callable | None) -> Progress:
+        plan, steps = self.take_plan, self.take_plan.take.steps
+        reports = plan.policy.schedule.reports(plan.chunks, steps, plan.piece)
+        return Progress(callback, steps, len(self.x) * reports)
+
+    def make(self, players: Players) -> Tensor:
+        """Make the take, or the part of it that was asked for; latents of all its frames."""
+        memory = self.take_plan.memory
+        if memory:
+            self.output[:, :, : memory.frames] = memory.latents
+        for item in range(len(self.x)):
+            self._make_item(players, item)
+        if self.given is not None:  # they come out as they came in, to the last bit
+            self.output[:, :, : self.given.shape[2]] = self.given
+        return self.output
+
+    def _make_item(self, players: Players, item: int):
+        """Make the take of one batch item."""
+        # 1. Caches of its own.
+        plan = self.take_plan
+        self.trace.item, one = item, slice(item, item + 1)
+        session = Session(
+            plan.policy, plan.geometry, plan.take, plan.dtype, self.x.device, self.plan.lanes
+        )
+        numbers = self.request.noise_index
+        # 2. Which chunks to make, and from where to go on.
+        save_every = self.files.stream.save_every if self.files else 0
+        rollout = Rollout(
+            chunks=plan.chunks,
+            sigmas=self.sigmas,
+            noise=self.x[one],
+            prefix=None if self.prefix is None else self.prefix[one],
+            model=players.model(session, item, numbers[item] if numbers else item),
+            session=session,
+            trace=self.trace,
+            on_step=self.progress,
+            workers=workers_of_lanes(self.guider, self.plan.lanes),
+            pieces=in_pieces(plan.piece, save_every),
+            is_kept=bool(self.request.keeps),
+            memory=plan.memory,
+            names=self.plan.stream_names,
+        )
+        # 3. Chunk after chunk.
+        for chunk, latents in run(rollout, partial(self._keep, rollout)):
+            require_finite(chunk, latents)
+            self.output[one, :, chunk.start_frame : chunk.end_frame] = latents
+            self._show(latents)
+
+    def _show(self, latents: Tensor):
+        """Show a finished chunk, and put it into the take's video file."""
+        self.progress.play(latents)
+        self.peaks.look()
+        if self.files:
+            raw = self.guider.inner_model.process_latent_out(latents.to(torch.float32))
+            self.files.add(raw)
+        tell_page(self.trace, self.take_plan.take.total_frames)
+
+    def _keep(self, rollout: Rollout):
+        """After a piece: save it in the take's files; after the last one, hand on the memory."""
+        end = self.take_plan.chunks[rollout.piece.stop - 1].end_frame
+
+        def memory_from(first_frame: int) -> KVMemory:
+            latents = self.output[:, :, first_frame:end]
+            return rollout.memory(
+                self.plan.about, latents, self.plan.prefix, self.plan.stream_names
+            )
+
+        if self.files:
+            ended = rollout.piece.stop == len(self.take_plan.chunks)
+            self.files.save(memory_from(self.files.saved), ended)
+        if self.on_memory and rollout.piece.stop == self.take_plan.piece.stop:
+            self.on_memory(memory_from(0))
+
+    def frames_made(self) -> slice:
+        """The latent frames to return: those made so far, or of them the new ones alone."""
+        plan = self.take_plan
+        first = plan.take.given_frames if self.request.drop_given else 0
+        return slice(first, plan.chunks[plan.piece.stop - 1].end_frame)
+
+    def stats(self) -> KVStats:
+        plan, trace = self.take_plan, self.trace
+        notes = [*self.plan.notes, *trace.notes]
+        if self.files:
+            notes.append(self.files.report())
+        return KVStats(
+            policy=plan.policy.describe(),
+            geometry=plan.geometry,
+            dtype=str(plan.dtype).removeprefix("torch."),
+            steps=plan.take.steps,
+            temporal_compression=self.plan.temporal_compression,
+            streams=trace.streams,
+            chunks=tuple(trace.rows),
+            seconds=perf_counter() - self.began,
+            peak_cache_bytes=trace.peak_cache_bytes,
+            notes=tuple(notes),
+            scores=trace.scores,
+            latent_size=tuple(self.x.shape[3:]),
+            memory_maps=tuple(trace.memory_maps),
+            bank_names=trace.bank_names,
+            measured_peaks=self.peaks.by_place(),
+            given_frames=plan.take.given_frames,
+            planned_bytes=self.plan.estimate.allocated,
+        )
+
+
+def require_finite(chunk: Chunk, latents: Tensor):
+    """End a take that has gone black at once, and not after its last chunk."""
+    if not torch.isfinite(latents).all():
+        raise ValueError(
+            f"Latent frames {chunk.start_frame} to {chunk.end_frame - 1} are not finite numbers. "
+            "The weights do not fit this model class, or the dtype overflows: try another weight "
+            "dtype, and the profile that belongs to the checkpoint."
+        )
