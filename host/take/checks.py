@@ -121,8 +121,8 @@ def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tens
         )
     if prefix.shape[0] not in (1, batch):
         raise ValueError(
-            f"The prefix has a batch of {prefix.shape[0]}, the take of {batch}. Give one prefix, or "
-            "one for each."
+            f"The prefix has a batch of {prefix.shape[0]}, the take of {batch}. Give one prefix, "
+            "or one for each."
         )
     if prefix.shape[2] >= frames:
         raise ValueError(
