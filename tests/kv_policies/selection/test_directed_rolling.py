@@ -203,7 +203,7 @@ def test_of_schedules_with_a_history_of_their_own_rolling_forcing_alone_takes_a_
 @pytest.mark.parametrize("given", [0, 3])
 def test_the_estimate_is_what_a_run_measures(given):
     policy = KVPolicy(selection=DirectedForcing(uniform_budget=4), schedule=RollingForcing(9))
-    planned = untimed(need.row for need in estimate(setup(policy, frames=15, given=given)).least)
+    planned = untimed(chunk.row for chunk in estimate(plan(policy, frames=15, given=given)).least)
     measured_rows = measured(policy, frames=15, given=given)
     assert any(row.reads and min(row.reads) < 1 for row in measured_rows)
     assert planned == [replace(row, reads=()) for row in measured_rows]
