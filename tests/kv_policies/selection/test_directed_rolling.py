@@ -23,7 +23,7 @@ from keepsake.kv_policies.selection.masked_head import MaskedHead
 from keepsake.rollout.estimate import estimate
 
 from ... import fake
-from ...rollout.test_estimate import measured, setup, untimed
+from ...rollout.test_estimate import measured, plan, untimed
 from .slow import Slow
 
 TWO, THREE = (1.0, 0.5, 0.0), (1.0, 0.8, 0.5, 0.0)
