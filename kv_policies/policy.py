@@ -47,7 +47,7 @@ class KVPolicy:
         own_history = f"{schedule} keeps a history of its own, and the {{slot}} {{part}} would have"
         nothing = f"{own_history} nothing to act on. Remove {{part}}, or use another schedule."
         short = (
-            f"{schedule} has short memories of its own, which stay on the device in the model's "
+            f"{schedule} has short caches of its own, which stay on the device in the model's "
             "dtype. Remove KV Storage, or use the clean-pass loop."
         )
         own = self.schedule.keeps_own_history

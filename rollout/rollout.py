@@ -144,7 +144,7 @@ class Rollout(Stage):
             again = (
                 f"latent frames {frames.start} to {frames.stop - 1} were"
                 if frames
-                else "nothing stood that could be"
+                else "no chunk is kept that could be"
             )
             self.trace.note(
                 f"Latent frame {chunk.start_frame}: {again} run again under the new prompt."

@@ -130,25 +130,29 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
     # One forward runs on one device: the host would split its prompts over several.
     options.pop("multigpu_clones", None)
     has_hooks = any("hooks" in cond for group in guider.conds.values() for cond in group)
-    backbone = guider.model_patcher.get_model_object("diffusion_model")
-    flow = guider.model_patcher.get_model_object("model_sampling")
-    rotations: dict[Span, Tensor] = {}  # of the span in work
+    wrappers = TakeWrappers(guider.model_patcher, session, keep_text and not has_hooks)
+    for kind, wrapper in (
+        (WrappersMP.APPLY_MODEL, wrappers.apply_model),
+        (WrappersMP.DIFFUSION_MODEL, wrappers.diffusion_model),
+    ):
+        comfy.patcher_extension.add_wrapper_with_key(
+            kind, RUN, wrapper, options, is_model_options=True
+        )
+    return options
 
-    def rotation_of(span: Span, x: Tensor, transformer_options: dict) -> Tensor:
-        if span not in rotations:
-            rotations.clear()
-            size = x.shape[3:]
-            rotations[span] = rotation(backbone, span, *size, x.device, transformer_options)
-        return rotations[span]
 
-    def cut(value, span: Span):
-        """The span's share of an input that has a frame for every latent frame of the take."""
-        is_by_frame = torch.is_tensor(value) and value.ndim == 5
-        if is_by_frame and value.shape[2] == session.take.total_frames:
-            return value[:, :, list(span.numbers)]
-        return value
+class TakeWrappers:
+    """The host's wrappers around each forward of a take on one model."""
+
+    def __init__(self, model, session: Session, text_is_constant: bool):
+        self.backbone = model.get_model_object("diffusion_model")
+        self.flow = model.get_model_object("model_sampling")
+        self.session = session
+        self.text_is_constant = text_is_constant
+        self.rotations: dict[Span, Tensor] = {}  # of the span in work
 
     def apply_model(
+        self,
         executor,
         x,
         t,
@@ -158,43 +162,60 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
         transformer_options={},
         **kwargs,
     ):
+        """Give the attention patch its context, and the model its span's share of each input."""
         forward = transformer_options[FORWARD]
         context = ForwardContext(
-            session=session,
+            session=self.session,
             forward=forward,
             prompts=[stream_and_prompt(uuid) for uuid in transformer_options["uuids"]],
-            rotation=rotation_of(forward.span, x, transformer_options),
-            text_is_constant=keep_text and not has_hooks,
+            rotation=self._rotation(forward.span, x, transformer_options),
+            text_is_constant=self.text_is_constant,
         )
         return executor(
             x,
             t,
-            cut(c_concat, forward.span),
+            self._cut(c_concat, forward.span),
             c_crossattn,
             control,
             {**transformer_options, RUN: context},
-            **{name: cut(value, forward.span) for name, value in kwargs.items()},
+            **{name: self._cut(value, forward.span) for name, value in kwargs.items()},
         )
 
     def diffusion_model(
-        executor, x, timestep, context, clip_fea, time_dim_concat, transformer_options, **kwargs
+        self,
+        executor,
+        x,
+        timestep,
+        context,
+        clip_fea,
+        time_dim_concat,
+        transformer_options,
+        **kwargs,
     ):
-        # One time step per frame, as the host's AR path computes them: the same numbers to the last
-        # bit.
+        """One time step per frame, as the host's AR path computes them: the same numbers to the
+        last bit.
+        """
         levels = transformer_options[LEVELS]
         if levels is not None:
-            timestep = flow.timestep(levels).to(timestep).expand(len(x), -1)
+            timestep = self.flow.timestep(levels).to(timestep).expand(len(x), -1)
         elif timestep.ndim == 1:
             timestep = timestep[:, None].expand(-1, x.shape[2])
         return executor(
             x, timestep, context, clip_fea, time_dim_concat, transformer_options, **kwargs
         )
 
-    for kind, wrapper in (
-        (WrappersMP.APPLY_MODEL, apply_model),
-        (WrappersMP.DIFFUSION_MODEL, diffusion_model),
-    ):
-        comfy.patcher_extension.add_wrapper_with_key(
-            kind, RUN, wrapper, options, is_model_options=True
-        )
-    return options
+    def _rotation(self, span: Span, x: Tensor, transformer_options: dict) -> Tensor:
+        if span not in self.rotations:
+            self.rotations.clear()
+            size = x.shape[3:]
+            self.rotations[span] = rotation(
+                self.backbone, span, *size, x.device, transformer_options
+            )
+        return self.rotations[span]
+
+    def _cut(self, value, span: Span):
+        """The span's share of an input that has a frame for every latent frame of the take."""
+        is_by_frame = torch.is_tensor(value) and value.ndim == 5
+        if is_by_frame and value.shape[2] == self.session.take.total_frames:
+            return value[:, :, list(span.numbers)]
+        return value

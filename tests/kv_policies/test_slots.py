@@ -65,5 +65,5 @@ def test_only_a_history_of_retentions_can_be_held_otherwise(schedule, storage):
     if storage is Storage or (schedule, storage) in HELD:
         policy.check(fake.geometry(3), TAKE)
     else:
-        with pytest.raises(ValueError, match="short memories of its own"):
+        with pytest.raises(ValueError, match="short caches of its own"):
             policy.check(fake.geometry(3), TAKE)

@@ -185,7 +185,7 @@ def test_nothing_stays_behind(fails):
         (lambda: KVStorage(device="gpu"), "Use one of: model, cpu"),
         (
             lambda: KVPolicy(schedule=FlashForward(), storage=HOST).check(fake.geometry(), TAKE),
-            "has short memories of its own",
+            "has short caches of its own",
         ),
     ],
 )

@@ -272,10 +272,10 @@ def test_the_models_dtype_is_the_plain_storage():
             KVPolicy(SinkWindow(4, 8, "shifted"), storage=KVStorage(sink_frames=3)),
             "use sink_frames of at least 4",
         ),
-        (KVPolicy(schedule=Hierarchical(), storage=KVStorage()), "has short memories of its own"),
+        (KVPolicy(schedule=Hierarchical(), storage=KVStorage()), "has short caches of its own"),
         (
             KVPolicy(schedule=FlashForward(), storage=KVStorage("int4")),
-            "has short memories of its own",
+            "has short caches of its own",
         ),
     ],
 )
