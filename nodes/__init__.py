@@ -1,51 +1,31 @@
 """The nodes: schema, one call, return. They import the host's API and our rooms below; nothing
-imports them.
+imports them. Every node class in a file of this folder is a node of the pack.
 """
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
 
 from comfy_api.latest import ComfyExtension, io
 
-from . import (
-    demo,
-    estimate,
-    heads,
-    memory,
-    model,
-    policies,
-    prompts,
-    sampler,
-    schedules,
-    stats,
-    storage,
-    stream,
-)
 
-FILES = (
-    model,
-    *policies.FILES,
-    schedules,
-    heads,
-    sampler,
-    stats,
-    estimate,
-    storage,
-    demo,
-    prompts,
-    memory,
-    stream,
-)
+def node_classes() -> Iterator[type[io.ComfyNode]]:
+    """By file, in the order of the classes in it."""
+    for found in pkgutil.walk_packages(__path__, f"{__name__}."):
+        file = importlib.import_module(found.name)
+        for value in vars(file).values():
+            if (
+                inspect.isclass(value)
+                and issubclass(value, io.ComfyNode)
+                and value.__module__ == file.__name__
+            ):
+                yield value
 
 
-def nodes_in(file) -> list[type[io.ComfyNode]]:
-    """The node classes that a file defines, in its order."""
-    return [
-        value
-        for value in vars(file).values()
-        if isinstance(value, type)
-        and issubclass(value, io.ComfyNode)
-        and value.__module__ == file.__name__
-    ]
+NODES = list(node_classes())  # now: a host that lacks something is told so by the entry point
 
 
 class KeepsakeExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [node for file in FILES for node in nodes_in(file)]
+        return NODES

@@ -9,7 +9,8 @@ import pytest
 
 from .test_schema import nodes
 
-WORKFLOWS = Path(__file__).parents[2] / "workflows"
+ROOT = Path(__file__).parents[2]
+WORKFLOWS, DOCS = ROOT / "workflows", ROOT / "web/docs"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 
 
@@ -69,14 +70,17 @@ def test_every_input_of_ours_exists(name):
             assert set(node["inputs"]) <= known[node["class_type"]]
 
 
-def test_every_node_but_the_policies_is_in_a_workflow():
-    """A policy can stand in the place of any other, so a new one needs no workflow of its own."""
-    shown = {
-        node["class_type"] for name in NAMES for node in load(name, WORKFLOWS / "api").values()
-    }
-    needed = {node.define_schema().node_id for node in nodes()}
-    missing = {name for name in needed - shown if not name.startswith("KeepsakePolicy")}
-    assert not missing, f"no workflow in workflows/ shows {missing}"
+def test_a_user_meets_every_node():
+    """In a workflow or on another node's help page; a policy node is found beside the others."""
+    met = {node["class_type"] for name in NAMES for node in load(name, WORKFLOWS / "api").values()}
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")}
+    for schema in (node.define_schema() for node in nodes()):
+        others = [text for name, text in pages.items() if name != schema.node_id]
+        assert (
+            schema.node_id in met
+            or schema.node_id.startswith("KeepsakePolicy")
+            or any(f"*{schema.display_name}*" in text for text in others)
+        ), f"no workflow has {schema.node_id}, and no other help page names *{schema.display_name}*"
 
 
 @pytest.mark.parametrize("name", NAMES)

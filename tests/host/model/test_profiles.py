@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import comfy.model_sampling
 import pytest
@@ -23,93 +24,51 @@ HELP = (Path(__file__).parents[3] / "web/docs/KeepsakeARVideoModelLoader.md").re
     encoding="utf-8"
 )
 FOUR, FIVE = (1000, 750, 500, 250), (1000, 800, 600, 400, 200)
-# The authors' file; width and latent channels; frames of a chunk, denoising_step_list,
-# warp_denoising_step; local attention, sink.
+
+
+class Released(NamedTuple):
+    """What a checkpoint's authors published."""
+
+    file: str
+    width: int = 1536  # of the transformer
+    channels: int = 16  # of its latents
+    chunk_frames: int = 3
+    step_list: tuple[float, ...] = FOUR  # their denoising_step_list
+    warped: bool = True  # by the shift of 5: their warp_denoising_step
+    window: int = 21
+    sink: int = 0
+
+
 AUTHORS = {
-    "Self-Forcing (chunk-wise)": (
-        "checkpoints/self_forcing_dmd.pt",
-        1536,
-        16,
-        3,
-        FOUR,
-        True,
-        21,
-        0,
-    ),
-    "Causal-Forcing (chunk-wise)": (
-        "Causal-Forcing/chunkwise/causal_forcing.pt",
-        1536,
-        16,
-        3,
-        FOUR,
-        True,
-        21,
-        0,
-    ),
-    "Causal-Forcing (frame-wise)": (
-        "causal_forcing-framewise.safetensors",
-        1536,
-        16,
-        1,
-        FOUR,
-        True,
-        21,
-        0,
-    ),
-    "LongLive 1.3B": ("LongLive-1.3B/models/longlive_base.pt", 1536, 16, 3, FOUR, True, 12, 3),
-    "LongLive 2 5B": (
+    "Self-Forcing (chunk-wise)": Released("checkpoints/self_forcing_dmd.pt"),
+    "Causal-Forcing (chunk-wise)": Released("Causal-Forcing/chunkwise/causal_forcing.pt"),
+    "Causal-Forcing (frame-wise)": Released("causal_forcing-framewise.safetensors", chunk_frames=1),
+    "LongLive 1.3B": Released("LongLive-1.3B/models/longlive_base.pt", window=12, sink=3),
+    "LongLive 2 5B": Released(
         "LongLive-2.0-5B/model_bf16.pt",
-        3072,
-        48,
-        8,
-        (1000, 946, 854, 681),
-        False,
-        32,
-        8,
+        width=3072,
+        channels=48,
+        chunk_frames=8,
+        step_list=(1000, 946, 854, 681),
+        warped=False,
+        window=32,
+        sink=8,
     ),
-    "Causal-Forcing++ 1-step (frame-wise)": (
-        "Causal-Forcing/causal-forcing++/framewise-1step.pt",
-        1536,
-        16,
-        1,
-        (1000,),
-        True,
-        21,
-        0,
+    "Causal-Forcing++ 1-step (frame-wise)": Released(
+        "Causal-Forcing/causal-forcing++/framewise-1step.pt", chunk_frames=1, step_list=(1000,)
     ),
-    "Causal-Forcing++ 2-step (frame-wise)": (
-        "framewise-2step.pt",
-        1536,
-        16,
-        1,
-        (1000, 500),
-        True,
-        21,
-        0,
+    "Causal-Forcing++ 2-step (frame-wise)": Released(
+        "framewise-2step.pt", chunk_frames=1, step_list=(1000, 500)
     ),
-    "Causal-Forcing long video": (
-        "Causal-Forcing/chunkwise/longvideo.pt",
-        1536,
-        16,
-        3,
-        FIVE,
-        True,
-        21,
-        3,
+    "Causal-Forcing long video": Released(
+        "Causal-Forcing/chunkwise/longvideo.pt", step_list=FIVE, sink=3
     ),
-    "Rolling Forcing": ("checkpoints/rolling_forcing_dmd.pt", 1536, 16, 3, FIVE, True, 21, 3),
-    "HiAR": ("ckpts/hiar.pt", 1536, 16, 3, FOUR, True, 21, 0),
-    "RAVEN": ("cmgrpo_raven_merge.pt", 1536, 16, 3, FOUR, True, 21, 0),
-    "Krea Realtime 14B": ("krea-realtime-video-14b.safetensors", 5120, 16, 3, FOUR, True, 6, 0),
-    "FastVideo Self-Forcing 1.3B": (
-        "SFWan2.1-T2V-1.3B-Diffusers/transformer/diffusion_pytorch_model.safetensors",
-        1536,
-        16,
-        3,
-        FOUR,
-        True,
-        21,
-        0,
+    "Rolling Forcing": Released("checkpoints/rolling_forcing_dmd.pt", step_list=FIVE, sink=3),
+    "HiAR": Released("ckpts/hiar.pt"),
+    "RAVEN": Released("cmgrpo_raven_merge.pt"),
+    "Krea Realtime 14B": Released("krea-realtime-video-14b.safetensors", width=5120, window=6),
+    "FastVideo Self-Forcing 1.3B": Released(
+        "SFWan2.1-T2V-1.3B-Diffusers/transformer/diffusion_pytorch_model.safetensors"
     ),
 }
 
@@ -123,25 +82,19 @@ def sampling_of(shift: float):
 @pytest.mark.parametrize("row", CHECKPOINTS, ids=lambda row: row.profile.name)
 def test_a_row_says_what_its_authors_do(row):
     profile = row.profile
-    file, width, channels, chunk_frames, step_list, warp, window, sink = AUTHORS[profile.name]
-    assert next(r for r in rows_named(file) if (r.width, r.channels) == (width, channels)) is row
-    shifted = [
-        5 * u / (1 + 4 * u) if warp else u for u in (d / 1000 for d in step_list)
-    ]  # methods.md 1.1
+    released = AUTHORS[profile.name]
+    size = released.width, released.channels
+    assert next(r for r in rows_named(released.file) if (r.width, r.channels) == size) is row
+    levels = [step / 1000 for step in released.step_list]
+    if released.warped:
+        levels = [5 * level / (1 + 4 * level) for level in levels]
     assert torch.allclose(
-        profile.take_sigmas(sampling_of(profile.shift)), torch.tensor([*shifted, 0.0]), atol=1e-6
+        profile.take_sigmas(sampling_of(profile.shift)), torch.tensor([*levels, 0.0]), atol=1e-6
     )
-    assert (profile.chunk_frames, profile.steps, profile.shift, profile.context_noise) == (
-        chunk_frames,
-        len(step_list),
-        5.0,
-        0.0,
-    )
-    assert (profile.window_frames, profile.sink_frames, profile.temporal_compression) == (
-        window,
-        sink,
-        4,
-    )
+    assert profile.chunk_frames == released.chunk_frames
+    assert profile.steps == len(released.step_list)
+    assert (profile.window_frames, profile.sink_frames) == (released.window, released.sink)
+    assert (profile.shift, profile.context_noise, profile.temporal_compression) == (5.0, 0.0, 4)
     assert row.source.startswith("huggingface.co/") and row.licence
     assert f"\n| {profile.name} |" in HELP and row.source.removeprefix("huggingface.co/") in HELP
 
