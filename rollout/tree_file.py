@@ -1,5 +1,5 @@
-"""A tree of tensors and plain values in one safetensors file: written whole or not at all, and
-never trusted.
+"""A tree of tensors and plain values in one safetensors file (tensors, and a JSON header): written
+whole or not at all, and checked when it is read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..kv_policies import KVMemoryError, State
 from ..kv_policies.state import damaged
 
 FORMAT, VERSION = "keepsake_kv_memory", 1
-REFERENCE = "@"  # key of what stands in the header in a tensor's place: its name in the file
+REFERENCE = "@"  # in the header, {REFERENCE: name} stands for the tensor of that name
 
 
 def pack(value, path: str, tensors: dict[str, Tensor]):
-    """The plain side of a tree; its tensors go into `tensors`, each under its path."""
+    """The tree with references for its tensors, which go into `tensors` under their paths."""
     if isinstance(value, Tensor):
         tensors[path] = value
         return {REFERENCE: path}
@@ -35,17 +35,21 @@ def pack(value, path: str, tensors: dict[str, Tensor]):
 
 
 def unpack(value, tensors: dict[str, Tensor]):
-    """The tree again."""
-    if isinstance(value, dict):
-        if value.keys() == {REFERENCE}:
-            if not isinstance(value[REFERENCE], str) or value[REFERENCE] not in tensors:
-                raise damaged(f"the tensor {str(value[REFERENCE])[:80]} is missing")
-            return tensors[value[REFERENCE]]
+    """The tree of which `pack` made a plain value and tensors."""
+    if isinstance(value, list):
+        return [unpack(part, tensors) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {REFERENCE}:
         return {key: unpack(part, tensors) for key, part in value.items()}
-    return [unpack(part, tensors) for part in value] if isinstance(value, list) else value
+    name = value[REFERENCE]
+    if not isinstance(name, str) or name not in tensors:
+        raise damaged(f"the tensor {str(name)[:80]} is missing")
+    return tensors[name]
 
 
 def checksum(header: str, tensors: dict[str, Tensor]) -> str:
+    """CRC32 of the header and of all tensors by name, as hex digits."""
     total = zlib.crc32(header.encode())
     for name in sorted(tensors):
         total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), total)
@@ -53,18 +57,18 @@ def checksum(header: str, tensors: dict[str, Tensor]) -> str:
 
 
 def partial_of(path: Path) -> Path:
-    """What a file is called while it is written."""
+    """The path of a file while it is written."""
     return path.with_name(path.name + ".partial")
 
 
 def save_tree(tree: State, path: Path):
-    """Write the file, so that under `path` there is at any time what was there before or all of the
-    new one.
+    """Write the file. At any time `path` holds what was there before, or all of the new file.
 
     ValueError, before anything is written, where the disk has no room.
     """
     tensors: dict[str, Tensor] = {}
-    header, partial = json.dumps(pack(tree, "", tensors)), partial_of(path)
+    header = json.dumps(pack(tree, "", tensors))
+    partial = partial_of(path)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     needed = len(header) + sum(tensor.nbytes for tensor in tensors.values())
     try:
@@ -75,16 +79,13 @@ def save_tree(tree: State, path: Path):
                 f"has {free / 2**20:,.1f} MiB left. "
                 "Make room, or use a policy that keeps less."
             )
-        save_file(
-            tensors,
-            partial,
-            {
-                "format": FORMAT,
-                "version": str(VERSION),
-                "parts": header,
-                "crc32": checksum(header, tensors),
-            },
-        )
+        metadata = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "parts": header,
+            "crc32": checksum(header, tensors),
+        }
+        save_file(tensors, partial, metadata)
         _sync(partial)
         os.replace(partial, path)
         _sync(path.parent)
@@ -95,7 +96,7 @@ def save_tree(tree: State, path: Path):
 
 
 def _sync(path: Path):
-    """Have a file, or what a folder lists, on the disk."""
+    """Wait until a file, or the list of a folder, is on the disk."""
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -106,33 +107,32 @@ def _sync(path: Path):
 
 
 def load_tree(path: Path) -> State:
-    """Read such a file. KVMemoryError, in a sentence, for every file that is none; never more
+    """Read a file of `save_tree`. KVMemoryError, in a sentence, for every other file. Takes no more
     memory than the file's size.
     """
     try:
         with safe_open(path, "pt", device="cpu") as file:
-            told = file.metadata() or {}
-            if told.get("format") != FORMAT:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
                 raise KVMemoryError(
                     f"{path.name} is a safetensors file, but no KV memory. Choose a file that "
                     "Save KV Memory wrote."
                 )
-            if told.get("version") != str(VERSION):
+            if metadata.get("version") != str(VERSION):
                 raise KVMemoryError(
-                    f"{path.name} has the format version {told.get('version')!r:.20}, and this "
+                    f"{path.name} has the format version {metadata.get('version')!r:.20}, and this "
                     f"Keepsake reads {VERSION}. "
                     "Use the Keepsake that wrote it, or a newer one."
                 )
-            tensors = {
-                name: file.get_tensor(name).clone() for name in file.keys()
-            }  # copies: the file may change later
+            # Copies, since the file may change later.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (OSError, SafetensorError) as error:
         raise KVMemoryError(
             f"{path.name} cannot be read as a KV memory: {error}. Choose a file that Save KV "
             "Memory wrote, whole."
         ) from None
-    header = told.get("parts", "")
-    if told.get("crc32") != checksum(header, tensors):
+    header = metadata.get("parts", "")
+    if metadata.get("crc32") != checksum(header, tensors):
         raise damaged(f"the contents of {path.name} are not those that were written")
     try:
         return unpack(json.loads(header), tensors)

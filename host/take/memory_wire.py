@@ -1,15 +1,15 @@
-"""The wire on which a sampler hands its KV memory on: a take that keeps none is refused where one
-is waited for.
+"""The sampler's output kv_memory: a take that keeps none is refused where another node waits for
+one.
 """
 
 from comfy_execution.utils import get_executing_context
 
-OUTPUT = 2  # of the sampler's outputs, its KV memory
+OUTPUT = 2  # number of the output among the sampler's
 
 
 class _NotKept:
-    """What goes over the wire where no memory was kept: the host gives out a finished take again
-    when a wire is connected later.
+    """The value of the output where no memory was kept. The host caches it, so it can still reach
+    a node that is connected later.
     """
 
 
@@ -17,8 +17,9 @@ NOT_KEPT = _NotKept()
 
 
 def require_kept(keep_memory: bool, hidden):
-    """Refuse, before sampling, a take whose memory another node waits for; `hidden` is the sampler
-    node's, with the host's `dynprompt`.
+    """ValueError, before sampling, where another node waits for a memory and none is kept.
+
+    `hidden` is the sampler node's, with the host's `dynprompt`.
     """
     context = get_executing_context()
     if keep_memory or context is None:
@@ -32,7 +33,7 @@ def require_kept(keep_memory: bool, hidden):
 
 
 def kept(memory):
-    """What came over the wire, which must be a memory, or None for an open input."""
+    """The memory of an input kv_memory, or None for an open one. ValueError for `NOT_KEPT`."""
     if memory is NOT_KEPT:
         raise ValueError(
             "The sampler that made this take kept no KV memory, for its keep_memory is off. Turn "

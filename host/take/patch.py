@@ -16,16 +16,15 @@ from .outer_call import prepare_take
 
 
 def patch(model):
-    """Return a clone of a ComfyUI MODEL that can run AR takes. It works as before in every other
-    sampler.
-    """
+    """A clone of a ComfyUI MODEL that can run AR takes; in other samplers it works as before."""
     backbone = require_wan(model)
     patched = model.clone()
     if is_patched(model):
         return patched
     for layer, block in enumerate(backbone.blocks):
         for part, kind in (("self_attn", SelfAttentionPatch), ("cross_attn", CrossAttentionPatch)):
-            key, attention = f"diffusion_model.blocks.{layer}.{part}.forward", getattr(block, part)
+            key = f"diffusion_model.blocks.{layer}.{part}.forward"
+            attention = getattr(block, part)
             original = patched.get_model_object(key)
             if isinstance(original, kind):
                 continue
