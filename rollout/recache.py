@@ -1,45 +1,61 @@
 """Running finished chunks again under another prompt, so that the cache is that of the new prompt
-(LongLive, arXiv 2509.22622).
+(LongLive, arXiv 2509.22622): chunk by chunk, or all together in one forward.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Bank, Chunk, Forward
+from ..kv_policies import HISTORY, Bank, Chunk, Forward, Span
+from .rerun import Rerun
 from .session import Session
+
+Run = Callable[[Forward, Tensor], None]  # a forward for the cache alone, under the new prompts
 
 
 def planned_reruns(chunks: list[Chunk], sink: int) -> dict[int, list[Chunk]]:
     """By index of a chunk with which prompts come in by "recache": its shot's chunks that lie
-    wholly in the latest `recache_frames`, past the first `sink` frames of the shot.
+    wholly in the latest `recache_frames`, past the first `sink` frames of the shot. Chunks that are
+    run together include the sink, where the latest frames reach back to the shot's first one.
     """
     reruns = {}
     for chunk in chunks:
         switch = chunk.cue.switch
         if switch and switch.mode == "recache":
             oldest = chunk.start_frame - switch.recache_frames
+            with_sink = switch.together and oldest <= chunk.cue.shot
             reruns[chunk.index] = [
                 old
                 for old in chunks[: chunk.index]
                 if old.cue.shot == chunk.cue.shot
-                and old.start_frame - old.cue.shot >= sink
+                and (with_sink or old.start_frame - old.cue.shot >= sink)
                 and old.start_frame >= oldest
             ]
     return reruns
 
 
-def recache(
-    session: Session, candidates: list[Chunk], write: Callable[[Chunk, Tensor], None]
-) -> range:
-    """Run the candidates again, in order, each at its own place in time. Returns the latent frames
-    that were.
+def frames_together(chunks: list[Chunk], sink: int) -> int:
+    """Latent frames of the largest forward that runs finished chunks again; 0: none does."""
+    reruns = planned_reruns(chunks, sink)
+    return max(
+        (
+            sum(chunk.frames for chunk in again)
+            for index, again in reruns.items()
+            if chunks[index].cue.switch.together
+        ),
+        default=0,
+    )
+
+
+def recache(session: Session, candidates: list[Chunk], run: Run, together: bool = False) -> range:
+    """Run the candidates again, each at its own place in time: in order, or `together` in one
+    forward. Returns the latent frames that were.
 
     Works for every retention: of each chunk that is run again, the tokens that were kept before
     stay. Chunks before the first one that is still kept, unmoved, are left out: they are gone, or
-    stand elsewhere in time. `write(chunk, x0)` runs a clean pass under the new prompts and commits
-    it.
+    stand elsewhere in time.
     """
     banks = [bank for stream in session.streams.values() for bank in stream.caches[HISTORY].banks]
 
@@ -54,14 +70,39 @@ def recache(
     kept = [bank.rewind(start) for bank in banks]
 
     # 3. Write each anew, and keep the same tokens of it.
+    rerun = _run_together(session, again, dict(zip(banks, kept)), run) if together else None
     for old in again:
+        before = session.forward_counts()
         session.begin_again(Forward.of(old))
-        write(old, session.latents[old.index])
+        if rerun:
+            before = rerun.forwards_before
+            rerun.write(old.span)
+        else:
+            run(Forward.of(old), session.latents[old.index])
+        session.commit(HISTORY, before)
         for bank, token_ids in zip(banks, kept):
             is_older = bank.frame[: bank.length] < start
             is_kept = torch.isin(bank.token_ids(), token_ids)
             bank.keep((is_older | is_kept).nonzero()[:, 0])
     return range(start, again[-1].end_frame)
+
+
+def _run_together(
+    session: Session, again: list[Chunk], kept: dict[Bank, Tensor], run: Run
+) -> Rerun:
+    """One forward of all chunks. Their tokens that were kept read each other and what lies before
+    them; their keys and values wait to be written chunk by chunk, since a cache may have room for
+    no more than one chunk in work.
+    """
+    numbers = range(again[0].start_frame, again[-1].end_frame)
+    forward = replace(Forward.of(again[0]), span=Span.of_frames(numbers))
+    x0 = torch.cat([session.latents[old.index] for old in again], 2)
+    session.rerun = rerun = Rerun(numbers.start, kept, session.forward_counts())
+    try:
+        run(forward, x0)
+    finally:
+        session.rerun = None
+    return rerun
 
 
 def _is_in_place(chunk: Chunk, banks: list[Bank]) -> bool:

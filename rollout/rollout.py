@@ -146,19 +146,20 @@ class Rollout(Stage):
                 if frames
                 else "no chunk is kept that could be"
             )
+            how = " in one forward" if frames and chunk.cue.switch.together else ""
             self.trace.note(
-                f"Latent frame {chunk.start_frame}: {again} run again under the new prompt."
+                f"Latent frame {chunk.start_frame}: {again} run again{how} under the new prompt."
             )
         self._hold_latents(self.session.latents)
 
     def _run_again(self, chunk: Chunk, candidates: list[Chunk], sigma: float) -> range:
         """Write finished chunks anew, under the prompts of `chunk`; the latent frames that were."""
 
-        def write(old: Chunk, x0: Tensor):
-            cue = replace(old.cue, prompt=chunk.cue.prompt)
-            self._write(replace(Forward.of(old, self.steps), cue=cue), x0, sigma)
+        def run(forward: Forward, x0: Tensor):
+            cue = replace(forward.cue, prompt=chunk.cue.prompt)
+            self.model.write(replace(forward, cue=cue, step=self.steps), x0, sigma)
 
-        return recache(self.session, candidates, write)
+        return recache(self.session, candidates, run, chunk.cue.switch.together)
 
     def _hold_latents(self, finished: dict[int, Tensor]):
         """Hold those of finished chunks that will be run again, by index."""

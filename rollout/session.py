@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kv_policies import HISTORY, Attention, Forward, Geometry, KVPolicy, State, Take, View
+from .rerun import Rerun
 from .stream import Stream
 
 
@@ -39,6 +40,7 @@ class Session:
         # By cache, the forward that made room in it; gone once its rows are history.
         self.open: dict[str, Forward] = {}
         self.latents: dict[int, Tensor] = {}  # of finished chunks that will be run again, by index
+        self.rerun: Rerun | None = None  # while a forward runs several finished chunks again
         self.lock = RLock()
 
     def place(self, cache: str) -> torch.device:
@@ -157,27 +159,32 @@ class Session:
         stream.forwards[forward.cache] += layer == 0
         views = stream.views(forward)
         if len(views) == 1:  # all heads together: no gather, no scatter
-            (view,) = views
-            view.bank.write(layer, k, v)
-            return self._read(forward, stream, layer, q, view, attention)
+            return self._attend_in(forward, stream, layer, q, k, v, views[0], attention)
         out = torch.empty_like(q)
         for view in views:
             heads = view.bank.head_index[layer]
             if len(heads):
-                view.bank.write(layer, k[:, :, heads], v[:, :, heads])
-                read = self._read(forward, stream, layer, q[:, :, heads], view, attention)
+                sides = (side[:, :, heads] for side in (q, k, v))
+                read = self._attend_in(forward, stream, layer, *sides, view, attention)
                 out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
-    def _read(
+    def _attend_in(
         self,
         forward: Forward,
         stream: Stream,
         layer: int,
         q: Tensor,
+        k: Tensor,
+        v: Tensor,
         view: View,
         attention: Attention,
     ) -> Tensor:
+        """One group of heads, `[1, N, H, D]` each. Returns `[1, N, H * D]`."""
+        if self.rerun:
+            own = self.rerun.take(view.bank, layer, k, v)
+            return attention(q, *view.with_own(*own).read(layer))
+        view.bank.write(layer, k, v)
         if stream.retention.needs_queries:
             stream.retention.observe(layer, forward.chunk, forward.step, q, view.bank)
         return stream.selection.read(layer, forward, q, view, attention)

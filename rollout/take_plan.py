@@ -11,6 +11,7 @@ import torch
 from ..kv_policies import Chunk, Geometry, KVPolicy, Take
 from .chunks import plan_chunks
 from .memory_file import KVMemory
+from .recache import frames_together
 from .timeline import prompt_frames
 
 
@@ -37,6 +38,13 @@ class TakePlan:
     def finished_chunks(self) -> tuple[Chunk, ...]:
         """The chunks that an earlier run made."""
         return self.memory.chunks if self.memory else ()
+
+    @property
+    def frames_at_once(self) -> int:
+        """Latent frames of the largest forward: of the schedule's, or of a recache's."""
+        sink = self.policy.retention.sink(self.geometry)
+        usual = self.policy.schedule.frames_at_once(self.geometry, self.take)
+        return max(usual, frames_together(self.chunks, sink))
 
     @property
     def latent_bytes(self) -> int:

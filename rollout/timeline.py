@@ -145,12 +145,14 @@ def plan_prompts(
     compression: int,
     made: int = 0,
     names: list[str] | None = None,
+    recache_together: bool = False,
 ) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
     """Give the chunks their cues. Returns them, the mix of each stream by `Cue.prompt`, and notes;
     none on the first `made` chunks.
 
-    `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these. A
-    prompt takes effect with the first chunk that begins at or after its start.
+    `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these;
+    `recache_together` as `Switch.together`. A prompt takes effect with the first chunk that begins
+    at or after its start.
     """
     names = names or ["prompt"] * len(streams)
 
@@ -165,7 +167,7 @@ def plan_prompts(
     for chunk in chunks:
         now = tuple(_mix(chunk, chunks, starts, effect) for starts, effect in zip(streams, effects))
         before = mixes[-1] if mixes else now
-        switch = _strongest_switch(streams, before, now)
+        switch = _strongest_switch(streams, before, now, recache_together)
         if not mixes or switch:
             mixes.append(now)
         if switch and switch.mode == "cut":
@@ -222,16 +224,21 @@ def _mix(
 
 
 def _strongest_switch(
-    streams: list[list[PromptStart]], before: tuple[Mix, ...], now: tuple[Mix, ...]
+    streams: list[list[PromptStart]],
+    before: tuple[Mix, ...],
+    now: tuple[Mix, ...],
+    together: bool,
 ) -> Switch | None:
     """How other prompts come in: the streams' switch that changes most of the cache."""
     switches = [
-        _switch(starts, old, new) for starts, old, new in zip(streams, before, now) if old != new
+        _switch(starts, old, new, together)
+        for starts, old, new in zip(streams, before, now)
+        if old != new
     ]
     return max(switches, key=lambda s: (SWITCHES.index(s.mode), s.recache_frames), default=None)
 
 
-def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
+def _switch(starts: list[PromptStart], before: Mix, now: Mix, together: bool) -> Switch:
     """How a stream goes from one mix to another."""
     start = starts[now.number]
     if now.number != before.number and before.weight < 1:
@@ -241,6 +248,8 @@ def _switch(starts: list[PromptStart], before: Mix, now: Mix) -> Switch:
             f"{start.written or f'latent frame {start.start}'}. Shorten the blend, or let the "
             "next prompt begin later."
         )
-    if start.mode == "recache" and now.weight < 1:  # once, when the blend is complete
+    if start.mode != "recache":
+        return Switch(start.mode)
+    if now.weight < 1:  # it is run once, when the blend is complete
         return Switch("swap")
-    return Switch(start.mode, start.recache_frames if start.mode == "recache" else 0)
+    return Switch("recache", start.recache_frames, together)

@@ -165,6 +165,7 @@ def take(
     stop_after=0,
     on_memory=None,
     every=0,
+    together=False,
 ):
     """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it;
     `workers`: threads, each with a device of its own; `starts`: of the prompts after the first;
@@ -175,6 +176,7 @@ def take(
         plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()),
         [[PromptStart(0), *starts]],
         4,
+        recache_together=together,
     )
     known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}

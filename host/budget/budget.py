@@ -27,7 +27,7 @@ def token_bytes(batch: int, channels: int) -> int:
 def activation_bytes(model, plan: TakePlan, latent_size: tuple[int, int]) -> int:
     """The host's own estimate for one forward of one prompt; `latent_size` is (height, width)."""
     channels = model.get_model_object("latent_format").latent_channels
-    frames = plan.policy.schedule.frames_at_once(plan.geometry, plan.take)
+    frames = plan.frames_at_once
     return int(model.model.memory_required([1, channels, frames, *latent_size]))
 
 

@@ -99,10 +99,16 @@ def _mixed(before: dict, after: dict, weight: float) -> dict:
 
 
 def arrange_prompts(
-    guider, chunks: list[Chunk], policy: KVPolicy, compression: int, made: int
+    guider,
+    chunks: list[Chunk],
+    policy: KVPolicy,
+    compression: int,
+    made: int,
+    recache_together: bool = False,
 ) -> tuple[Prompts, list[Chunk], tuple[str, ...]]:
     """Sort the guider's conditionings into tracks and give the chunks their cues; also notes, on
-    those after the first `made`. ValueError with a sentence.
+    those after the first `made`. `recache_together` as `Switch.together`. ValueError with a
+    sentence.
     """
     # 1. A track for each stream.
     tracks, notes = [], []
@@ -123,6 +129,7 @@ def arrange_prompts(
         compression,
         made,
         [prompt_name(track.group) for track in tracks],
+        recache_together,
     )
 
     # 3. Whether the schedule can change them so.

@@ -23,6 +23,7 @@ from ...kv_policies import (
 from ...rollout.stats import counted
 from ..keys import PROFILE
 
+RECACHES = ("chunk by chunk", "together")  # ours, and LongLive's: see `Switch.together`
 OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
 
 LEAST = {
@@ -56,6 +57,8 @@ class ARProfile:
     loop: str = "chunks"  # the loop it was trained for: chunk after chunk, or one of OWN_LOOPS
     # Trained to read history at any noise level, as FlashForward's renderer does.
     noisy_history: bool = False
+    # How the latest frames are run again under a new prompt, one of RECACHES.
+    recache: str = "chunk by chunk"
     note: str = ""  # for the user, where our loop is not the one it was trained for
 
     def __post_init__(self):
@@ -64,6 +67,10 @@ class ARProfile:
                 raise ValueError(
                     f"An AR profile's {name} is {getattr(self, name)}. Use at least {least}."
                 )
+        if self.recache not in RECACHES:
+            raise ValueError(
+                f"An AR profile's recache is '{self.recache}'. Use one of: {', '.join(RECACHES)}."
+            )
 
     def policy(self) -> KVPolicy:
         """What the sampler uses when no KV policy is connected."""
@@ -159,7 +166,13 @@ CHECKPOINTS = (
         licence="Apache-2.0",
     ),
     Checkpoint(
-        profile=ARProfile(name="LongLive 1.3B", chunk_frames=3, window_frames=12, sink_frames=3),
+        profile=ARProfile(
+            name="LongLive 1.3B",
+            chunk_frames=3,
+            window_frames=12,
+            sink_frames=3,
+            recache="together",
+        ),
         name_has=(r"^(?!.*(self|causal)-?forcing).*long-?live",),
         source="huggingface.co/Efficient-Large-Model/LongLive-1.3B",
         licence="see its page",

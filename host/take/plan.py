@@ -68,8 +68,8 @@ class HostPlan:
         return int(EXPECTED_SHARE * (most - least))
 
     def shape_to_load(self, model, latent_shape: tuple[int, ...], cache: bool = True) -> list[int]:
-        """A latent shape whose memory, by the host's own estimate, is that of a chunk's forward
-        and, with `cache`, of what the take holds.
+        """A latent shape whose memory, by the host's own estimate, is that of the largest
+        forward and, with `cache`, of what the take holds.
 
         The host's estimate is linear in frames and knows no other unit, so bytes are stated as
         frames.
@@ -77,7 +77,5 @@ class HostPlan:
         shape = [1, latent_shape[1], 1, *latent_shape[3:]]
         frame_bytes = model.model.memory_required(shape)
         held_bytes = self.take_bytes if cache else 0
-        plan = self.take_plan
-        chunk_frames = plan.policy.schedule.frames_at_once(plan.geometry, plan.take)
-        shape[2] = chunk_frames + math.ceil(held_bytes / frame_bytes)
+        shape[2] = self.take_plan.frames_at_once + math.ceil(held_bytes / frame_bytes)
         return shape

@@ -48,7 +48,7 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
     check_pauses(policy, shape, given_frames, memory, request.stop_after, request.keeps)
     # 4. Chunks, the prompts in force in each, and whether the policy works with them.
     take_plan, prompts, prompt_notes = plan_chunks_and_prompts(
-        guider, call, request, policy, chunk_frames, given_frames, defaults.temporal_compression
+        guider, call, request, policy, chunk_frames, given_frames, defaults
     )
     # 5. The MODEL's options, the conditionings, the MODELs of roles, and the devices.
     check_inputs(guider, shape, take_plan, request.control, profile, first_sigmas)
@@ -92,7 +92,7 @@ def plan_chunks_and_prompts(
     policy: KVPolicy,
     chunk_frames: int,
     given_frames: int,
-    temporal_compression: int,
+    profile: ARProfile,
 ) -> tuple[TakePlan, Prompts, tuple[str, ...]]:
     """What the bytes of the take depend on, its prompts, and notes on them."""
     model, shape, total = guider.model_patcher, call.shape, call.shape[2]
@@ -100,7 +100,12 @@ def plan_chunks_and_prompts(
     finished = request.memory.chunks if request.memory else ()
     chunks = plan_chunks(total, chunk_frames, given_frames, finished)
     prompts, chunks, notes = arrange_prompts(
-        guider, chunks, policy, temporal_compression, len(finished)
+        guider,
+        chunks,
+        policy,
+        profile.temporal_compression,
+        len(finished),
+        profile.recache == "together",
     )
     take = Take(total, given_frames, call.sigmas, call.seed, prompt_frames(chunks))
     policy.check(geometry, take)
@@ -140,7 +145,7 @@ def check_inputs(
     """Refuse options of the MODEL, conditionings and a control that chunks cannot be made with."""
     schedule = plan.policy.schedule
     frames_at_once = schedule.frames_at_once(plan.geometry, plan.take)
-    check_options(guider.model_options, (*shape[:2], frames_at_once, *shape[3:]))
+    check_options(guider.model_options, (*shape[:2], plan.frames_at_once, *shape[3:]))
     check_conditioning(guider, guider.model_patcher, control, shape, profile)
     if frames_at_once > plan.geometry.chunk_frames:
         check_levels(guider, schedule, 0 if first_sigmas is None else len(first_sigmas) - 1)

@@ -38,10 +38,25 @@ class OtherRows(NamedTuple):
 class View:
     """All rows that a forward can read in one group of heads; S of them, with names on the CPU."""
 
-    def __init__(self, bank: Bank, others: tuple[OtherRows, ...] = ()):
-        """`bank` is the one that the forward writes into: its device and heads are the view's."""
+    def __init__(
+        self,
+        bank: Bank,
+        others: tuple[OtherRows, ...] = (),
+        own: tuple[Tensor, Tensor] | None = None,
+    ):
+        """`bank` is the one that the forward writes into: its device and heads are the view's.
+        `own`: keys and values of the span in one layer, `[1, N, H, D]` each, for a forward that
+        writes none.
+        """
         self.bank = bank
         self.others = others
+        self.own = own
+
+    def with_own(self, k: Tensor, v: Tensor) -> View:
+        """The same for a forward whose keys and values are not written, in the layer that they are
+        of.
+        """
+        return View(self.bank, self.others, (k, v))
 
     @property
     def device(self) -> torch.device:
@@ -95,9 +110,12 @@ class View:
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of all rows, `[1, S, H, D]` each."""
-        own = self.bank.read(layer)
-        if not self.others:
-            return own
-        parts = [*(part.read(layer) for part in self.others), own]
+        parts = [part.read(layer) for part in self.others]
+        if self.own is None:
+            parts.append(self.bank.read(layer))
+        else:
+            parts += [self.bank.read(layer, slice(0, self.bank.committed)), self.own]
+        if len(parts) == 1:
+            return parts[0]
         k, v = (torch.cat(side, 1) for side in zip(*parts))
         return k, v

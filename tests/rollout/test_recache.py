@@ -4,10 +4,18 @@ tokens a frame.
 
 import pytest
 import torch
-from keepsake.kv_policies import CleanPass, FlashForward, Hierarchical, KVPolicy, SinkWindow
+from keepsake.kv_policies import (
+    CleanPass,
+    FlashForward,
+    Hierarchical,
+    KVPolicy,
+    KVStorage,
+    SinkWindow,
+    Storage,
+)
 from keepsake.rollout import rollout
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.recache import planned_reruns
+from keepsake.rollout.recache import frames_together, planned_reruns
 from keepsake.rollout.timeline import PromptStart, plan_prompts
 
 from .. import fake
@@ -81,6 +89,65 @@ def test_a_recache_under_the_same_words_gives_the_same_memory(retention, recache
     )
 
 
+@pytest.mark.parametrize("retention", CASES, ids=repr)
+@pytest.mark.parametrize("frames", [4, 8])
+def test_a_recache_together_leaves_every_token_where_it_was(retention, frames, recached):
+    """8 frames reach back to the take's first one, and a sink is written anew; 4 do not."""
+    _, trace, transformer = fake.take(
+        KVPolicy(retention),
+        12,
+        starts=[PromptStart(8, "recache", recache_frames=frames)],
+        together=True,
+    )
+    again = {frames for frames, _, _ in recached}
+    assert len(again) == 1
+    (span,) = again
+    assert (span.start, len(span), 0.0) in transformer.calls  # one forward of all
+    for _, before, after in recached:
+        assert torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
+        old = before[0] < span.start * 6
+        for k, now in zip(before[2], after[2]):
+            assert torch.equal(k[:, old], now[:, old])
+            assert not k[:, ~old].numel() or not torch.equal(k[:, ~old], now[:, ~old])
+    told = f"latent frames {span.start} to 7 were run again in one forward under the new prompt"
+    assert told in " ".join(trace.notes)
+
+
+def test_a_recache_together_equals_a_take_whose_past_was_one_given_chunk():
+    """All frames read each other, as those of one chunk do: here six, under the same words."""
+    seen = []
+
+    def watch(session, forward, x, sigma):
+        (bank,) = fake.banks(session, "positive")
+        if forward.chunk.start_frame == 6 and not seen:
+            seen.append([side[:, :36].clone() for side in bank.read(1)])
+
+    starts = [PromptStart(6, "recache", recache_frames=6)]
+    options = dict(sigmas=ONE_STEP, words=0.0, on_forward=watch)
+    made, *_ = fake.take(KVPolicy(SinkWindow(2, 12)), 8, starts=starts, together=True, **options)
+    together = seen.pop()
+    fake.take(KVPolicy(), 8, 6, prefix=made[:, :, :6], **options)
+    for ours, expected in zip(together, seen.pop()):
+        assert torch.allclose(ours, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("storage", [KVStorage("model", device="cpu"), KVStorage("fp8")], ids=repr)
+def test_a_recache_together_needs_no_more_room_than_a_chunk(storage):
+    """Storages with room for one chunk in work. In main memory it is the same take."""
+    takes = [
+        fake.take(
+            KVPolicy(SinkWindow(2, 8), storage=s),
+            14,
+            starts=[PromptStart(6, "recache"), PromptStart(10, "recache")],
+            together=True,
+        )[0]
+        for s in (Storage(), storage)
+    ]
+    if storage.device == "cpu":
+        assert torch.equal(*takes)
+    assert torch.isfinite(takes[1]).all()
+
+
 def test_a_recache_equals_a_take_whose_latest_chunks_were_given_under_the_new_prompt():
     made, *_ = fake.take(
         KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6, "recache", recache_frames=4)]
@@ -116,6 +183,16 @@ def test_of_the_shot_alone_and_past_its_sink_is_run_again():
     assert planned_reruns(chunks, 2) == {5: chunks[3:5]} and planned_reruns(chunks, 0) == {
         5: chunks[2:5]
     }
+
+
+@pytest.mark.parametrize("frames, first", [(5, 3), (6, 2), (12, 2)])
+def test_together_it_reaches_back_over_the_sink_where_it_reaches_the_shots_first_frame(
+    frames, first
+):
+    starts = [PromptStart(0), PromptStart(4, "cut"), PromptStart(10, "recache", 0, frames)]
+    chunks, *_ = plan_prompts(plan_chunks(14, 2), [starts], 4, recache_together=True)
+    assert planned_reruns(chunks, 2) == {5: chunks[first:5]}
+    assert frames_together(chunks, 2) == 2 * (5 - first)
 
 
 def test_given_frames_are_run_again_as_well():

@@ -5,6 +5,7 @@ chunk by chunk.
 None of that code is here.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,29 +101,42 @@ def test_the_comparison_tells_other_windows_apart(name, policy):
     assert max(differences(name, policy)) > 50 * TOLERANCE
 
 
-def test_a_new_prompt_is_recached_as_longlive_does():
-    """The last two chunks of 21 frames, whose prompt changes at frame 15.
+def with_changes(mode, *frames):
+    """A prompt that changes at latent frames, as LongLive's interactive loop takes them."""
+    positive = padded_prompt(1)
+    for seed, frame in enumerate(frames, 2):
+        positive = add_prompt(positive, padded_prompt(seed), frame, mode, 0, 12)
+    return positive
 
-    Their mask lets a block read none after it, but their released forward does not apply it: there
-    every frame of the window reads all of them. Ours equals their forward called for a block at a
-    time, and comes nearer to the released one than a prompt that is only swapped.
+
+@pytest.mark.parametrize("frames", [(3, 18), (6, 21), (9, 24), (12, 24), (15, 24)], ids=str)
+def test_a_new_prompt_is_recached_as_longlive_does(frames):
+    """27 frames under three prompts, window 12, sink 3: one forward of the window, whose frames
+    read each other. Up to frame 12 it reaches back to the first frame and writes the sink as well.
     """
-    by_mode = {
-        mode: sample(
-            PROFILES["LongLive 1.3B"],
-            21,
-            positive=add_prompt(padded_prompt(1), padded_prompt(2), 15, mode, 0, 12),
-        )[:, :, 15:]
-        for mode in ("recache", "swap")
+    expected = AUTHORS["longlive_recache_{}_{}".format(*frames)]
+
+    def apart(mode):
+        take = sample(PROFILES["LongLive 1.3B"], 27, positive=with_changes(mode, *frames))
+        return [float(chunk.max()) for chunk in (take - expected).abs().split(3, 2)]
+
+    assert max(apart("recache")) < TOLERANCE
+    assert max(apart("swap")) > 50 * TOLERANCE
+
+
+def test_a_recache_chunk_by_chunk_equals_longlives_forward_of_a_block_at_a_time():
+    """The last two chunks of 21 frames, whose prompt changes at frame 15. LongLive prepares a mask
+    by which a block reads none after it, and its forward does not apply it.
+    """
+    by_chunk = replace(PROFILES["LongLive 1.3B"], recache="chunk by chunk")
+    takes = {
+        profile: sample(profile, 21, positive=with_changes("recache", 15))[:, :, 15:]
+        for profile in (by_chunk, PROFILES["LongLive 1.3B"])
     }
 
-    def apart(mode, name):
-        return float((by_mode[mode] - AUTHORS[name]).abs().max())
+    def apart(profile, name):
+        return float((takes[profile] - AUTHORS[name]).abs().max())
 
-    assert (
-        apart("recache", "longlive_recache_by_block")
-        < TOLERANCE
-        < 50 * TOLERANCE
-        < apart("swap", "longlive_recache_by_block")
-    )
-    assert apart("recache", "longlive_recache") < 0.5 * apart("swap", "longlive_recache")
+    assert apart(by_chunk, "longlive_recache_by_block") < TOLERANCE
+    assert apart(by_chunk, "longlive_recache") > 30 * TOLERANCE
+    assert apart(PROFILES["LongLive 1.3B"], "longlive_recache") < TOLERANCE
