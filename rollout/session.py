@@ -2,7 +2,7 @@
 meets the policy.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import RLock
 
 import torch
@@ -91,6 +91,7 @@ class Session:
         with self.lock:
             for key, stream in self.streams.items():
                 if stream.forwards[cache] > forwards_before.get(key, 0):
+                    _check_layers(stream.missing_layers(cache))
                     stream.caches[cache].commit()
                 elif cache == HISTORY:
                     raise RuntimeError(
@@ -127,9 +128,14 @@ class Session:
         k: Tensor,
         v: Tensor,
         attention: Attention,
+        is_extra: Sequence[bool] = (),
     ) -> Tensor:
         """Self-attention of one layer. q, k, v `[B, N, H, D]`, rotated, one row per stream in
         `keys`. Returns `[B, N, H * D]`.
+
+        `is_extra`: for each row, whether its stream has made the step's own forward already, and a
+        guider runs the model once more (Skip Layer Guidance); none: no row is. An extra forward
+        leaves nothing in a cache, but for a retention's history, which the clean pass overwrites.
         """
         rows = [
             self._attend(
@@ -140,6 +146,7 @@ class Session:
                 k[i : i + 1],
                 v[i : i + 1],
                 attention,
+                writes=forward.cache == HISTORY or not (is_extra and is_extra[i]),
             )
             for i, key in enumerate(keys)
         ]
@@ -154,18 +161,21 @@ class Session:
         k: Tensor,
         v: Tensor,
         attention: Attention,
+        writes: bool,
     ) -> Tensor:
         """One stream's row: write its keys and values, then read by the policy."""
         stream.forwards[forward.cache] += layer == 0
+        if writes:
+            stream.count_layer(forward.cache, layer)
         views = stream.views(forward)
         if len(views) == 1:  # all heads together: no gather, no scatter
-            return self._attend_in(forward, stream, layer, q, k, v, views[0], attention)
+            return self._attend_in(forward, stream, layer, q, k, v, views[0], attention, writes)
         out = torch.empty_like(q)
         for view in views:
             heads = view.bank.head_index[layer]
             if len(heads):
                 sides = (side[:, :, heads] for side in (q, k, v))
-                read = self._attend_in(forward, stream, layer, *sides, view, attention)
+                read = self._attend_in(forward, stream, layer, *sides, view, attention, writes)
                 out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
@@ -179,12 +189,16 @@ class Session:
         v: Tensor,
         view: View,
         attention: Attention,
+        writes: bool,
     ) -> Tensor:
         """One group of heads, `[1, N, H, D]` each. Returns `[1, N, H * D]`."""
         if self.rerun:
             own = self.rerun.take(view.bank, layer, k, v)
             return attention(q, *view.with_own(*own).read(layer))
-        view.bank.write(layer, k, v)
+        if writes:
+            view.bank.write(layer, k, v)
+        else:
+            view = view.with_own(k, v)
         if stream.retention.needs_queries:
             stream.retention.observe(layer, forward.chunk, forward.step, q, view.bank)
         return stream.selection.read(layer, forward, q, view, attention)
@@ -233,3 +247,14 @@ class Session:
         self.streams.clear()
         self.open.clear()
         self.latents.clear()
+
+
+def _check_layers(missing: list[int]):
+    if missing:
+        layers = ", ".join(map(str, missing))
+        raise ValueError(
+            f"Another node leaves layers of the model ({layers}) out of a forward that the take "
+            "remembers, so nothing of them would be remembered (Skip Layer Guidance (simple) and "
+            "its kin). Remove that node, or use a schedule that remembers by clean passes, such as "
+            "the one without a schedule node."
+        )

@@ -1,6 +1,6 @@
 """One conditioning branch of a take: its caches and what it reads of them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 
 import torch
@@ -40,6 +40,8 @@ class Stream:
         # By device and layer: of which prompt, and its cross-attention keys and values.
         self.text: dict[tuple[torch.device, int], tuple[Hashable, Tensor, Tensor]] = {}
         self.forwards: Counter[str] = Counter()  # by cache
+        # By cache, the layers whose keys and values the latest forward has written.
+        self._layers: dict[str, set[int]] = defaultdict(set)
 
     def begin(self, forward: Forward, oldest: int | None = None):
         """Make room for a forward's span: rows of frames before `oldest` go, the policy evicts."""
@@ -53,6 +55,19 @@ class Stream:
 
     def reserve(self, forward: Forward):
         self.caches[forward.cache].reserve(forward.span, forward.cue.shot)
+
+    def count_layer(self, cache: str, layer: int):
+        """A forward writes a layer's keys and values into a cache."""
+        layers = self._layers[cache]
+        if layer in layers:  # a new forward
+            layers.clear()
+        layers.add(layer)
+
+    def missing_layers(self, cache: str) -> list[int]:
+        """Layers that the latest forward into a cache has left out; none where none has written."""
+        layers = self._layers[cache]
+        geometry = self.caches[cache].geometry
+        return [layer for layer in range(geometry.layers) if layers and layer not in layers]
 
     # -- what a forward reads
 

@@ -28,6 +28,7 @@ class SelfAttentionPatch:
         if run is None:
             return self.original(x, freqs, *args, transformer_options=transformer_options, **kwargs)
         comfy.model_management.throw_exception_if_processing_interrupted()
+        run.require_all_rows(x, self.layer)
         a, shape = self.attention, (*x.shape[:2], self.attention.num_heads, self.attention.head_dim)
         q = apply_rope1(a.norm_q(a.q(x)).view(shape), run.rotation)
         k = apply_rope1(a.norm_k(a.k(x)).view(shape), run.rotation)
@@ -49,6 +50,7 @@ class SelfAttentionPatch:
             k,
             a.v(x).view(shape),
             dense,
+            run.is_extra,
         )
         for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
             out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
@@ -67,6 +69,7 @@ class CrossAttentionPatch:
         run = transformer_options.get(RUN)
         if run is None or not run.text_is_constant:
             return self.original(x, context, transformer_options=transformer_options, **kwargs)
+        run.require_all_rows(x, self.layer)
         a = self.attention
         k, v = run.session.text(
             run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context))

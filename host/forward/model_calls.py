@@ -17,7 +17,7 @@ from torch import Tensor
 from ...kv_policies import Forward, Span
 from ...rollout.rollout import Model
 from ...rollout.session import Session
-from ..keys import FORWARD, LEVELS, RUN
+from ..keys import FORWARD, LEVELS, RUN, STREAMS
 from ..model.backbone import rotation
 from .conditioning import active_conditionings
 from .prompts import Prompts, stream_and_prompt
@@ -32,6 +32,16 @@ class ForwardContext:
     prompts: list  # of each batch row: its stream, and the prompt in force
     rotation: Tensor
     text_is_constant: bool
+    is_extra: list[bool]  # of each batch row: as in `Session.attend`
+
+    def require_all_rows(self, x: Tensor, layer: int):
+        """ValueError, in a sentence, where `x` has not a row for each prompt."""
+        if len(x) != len(self.prompts):
+            raise ValueError(
+                f"Another node runs layer {layer} of the model for {len(x)} of the "
+                f"{len(self.prompts)} prompts of a forward, and a take cannot tell which caches "
+                "they belong to. Remove that node, or turn off what it leaves out."
+            )
 
 
 def guided_model(
@@ -118,8 +128,20 @@ def carrying(model_options: dict, forward: Forward, frame_sigmas: Tensor | None 
             **model_options["transformer_options"],
             FORWARD: forward,
             LEVELS: frame_sigmas,
+            STREAMS: set(),
         },
     }
+
+
+def _is_extra(prompts: list, streams: set) -> list[bool]:
+    """Of each batch row, whether its stream is among those that have run in this call already; they
+    are added.
+    """
+    extra = []
+    for stream, _ in prompts:
+        extra.append(stream in streams)
+        streams.add(stream)
+    return extra
 
 
 def take_options(guider, model_options: dict, session: Session, keep_text: bool) -> dict:
@@ -164,10 +186,12 @@ class TakeWrappers:
     ):
         """Give the attention patch its context, and the model its span's share of each input."""
         forward = transformer_options[FORWARD]
+        prompts = [stream_and_prompt(uuid) for uuid in transformer_options["uuids"]]
         context = ForwardContext(
             session=self.session,
             forward=forward,
-            prompts=[stream_and_prompt(uuid) for uuid in transformer_options["uuids"]],
+            prompts=prompts,
+            is_extra=_is_extra(prompts, transformer_options[STREAMS]),
             rotation=self._rotation(forward.span, x, transformer_options),
             text_is_constant=self.text_is_constant,
         )

@@ -20,6 +20,7 @@ from comfy_extras import (
     nodes_slg,
     nodes_tcfg,
 )
+from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, RollingForcing
 from support import tiny
 
 CHUNK = 3
@@ -162,6 +163,75 @@ def test_a_cross_attention_of_another_pack_works_in_a_take(first, bound, model):
     other = tiny.prepared(other)
     assert torch.equal(take(other), take(other, positive=tiny.prompt(5)))
     assert not torch.equal(take(model), take(model, positive=tiny.prompt(5)))
+
+
+FLASH = KVPolicy(
+    schedule=FlashForward(
+        anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2
+    )
+)
+SCHEDULES = pytest.mark.parametrize(
+    "policy",
+    [KVPolicy(), KVPolicy(schedule=Hierarchical(9)), KVPolicy(schedule=RollingForcing(12)), FLASH],
+    ids=["CleanPass", "Hierarchical", "RollingForcing", "FlashForward"],
+)
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """Of three layers: where layer 1 is left out, layer 2 has other keys and values."""
+    return tiny.prepared(tiny.tiny_model(layers=3))
+
+
+def skipping(model, scale=1e-6):
+    """The host's Skip Layer Guidance: it runs the positive prompt once more, without layer 1."""
+    return behind(nodes_slg.SkipLayerGuidanceDiT, model, scale, 0.0, 1.0, "1", "")
+
+
+def take_of(policy, model, **options):
+    return tiny.guide(
+        model,
+        tiny.sampler(policy, CHUNK),
+        tiny.noise_of(15, **tiny.SIZE),
+        cfg=3.0,
+        steps=3,
+        **options,
+    )
+
+
+@SCHEDULES
+def test_history_is_the_steps_own_forward(policy, deep):
+    """At a scale of next to nothing, one more forward a step changes next to nothing; under
+    FlashForward it was 1.1, since that forward's keys and values were remembered.
+    """
+    plain = take_of(policy, deep)
+    assert (take_of(policy, skipping(deep)) - plain).abs().max() < 1e-3
+    assert (take_of(policy, skipping(deep, 3.0)) - plain).abs().max() > 0.1
+
+
+@SCHEDULES
+def test_a_layer_that_is_left_out_of_the_negative_prompts_forwards(policy, model):
+    """Its keys and values do not exist. Where a clean pass writes them, the take works."""
+    simple = behind(nodes_slg.SkipLayerGuidanceDiTSimple, model, 0.0, 1.0, "1", "")
+    if policy is FLASH:
+        with pytest.raises(ValueError, match=r"leaves layers of the model \(1\) out of a forward"):
+            take_of(policy, simple)
+    else:
+        assert torch.isfinite(take_of(policy, simple)).all()
+
+
+@SCHEDULES
+def test_a_layer_that_runs_for_a_part_of_the_prompts_is_refused(policy, model):
+    def first_row(args, original):
+        one = {name: args[name][:1] for name in ("img", "txt", "vec")}
+        part = original["original_block"]({**args, **one})
+        return {"img": torch.cat([part["img"], args["img"][1:]])}
+
+    other, steps = model.clone(), []
+    other.set_model_patch_replace(first_row, "dit", "double_block", 1)
+    with pytest.raises(ValueError, match="runs layer 1 of the model for 1 of the 2 prompts"):
+        take_of(policy, other, callback=lambda *told: steps.append(told))
+    assert not steps
 
 
 def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
