@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Mapping
 
-import torch
 from torch import Tensor
 
 from ..kv_policies import Bank, Span
