@@ -16,14 +16,16 @@ class SamplingCall(NamedTuple):
     shape: tuple[int, ...]  # of the latent, [B, C, T, 2h, 2w]
     sigmas: tuple[float, ...]
     seed: int
-    prompts: tuple[tuple[str, tuple[Hashable, ...]], ...]  # ids of the conditionings, by group
+    conditionings: tuple[tuple[Hashable, ...], ...]  # of each: group, id, names of its options
 
     @classmethod
     def of(cls, guider, shape: tuple[int, ...], sigmas: Tensor, seed: int | None) -> SamplingCall:
-        prompts = tuple(
-            (name, tuple(cond["uuid"] for cond in group)) for name, group in guider.conds.items()
+        conditionings = tuple(
+            (name, cond["uuid"], *sorted(cond))
+            for name, group in guider.conds.items()
+            for cond in group
         )
-        return cls(tuple(shape), tuple(sigmas.tolist()), seed or 0, prompts)
+        return cls(tuple(shape), tuple(sigmas.tolist()), seed or 0, conditionings)
 
     @property
     def steps(self) -> int:

@@ -158,3 +158,19 @@ def test_a_sampler_inside_another_sampler_is_refused(model):
 
     with pytest.raises(ValueError, match="called by another sampler"):
         tiny.guide(model, Wrapping(), tiny.noise_of(5, 4, 6), steps=1)
+
+
+def test_what_another_pack_puts_on_the_prompts_is_checked(model):
+    """After the node has planned, and before the outer call begins to sample."""
+    other = model.clone()
+
+    def add_mask(executor, *args, **kwargs):
+        for cond in executor.class_obj.conds["positive"]:
+            cond["mask"] = torch.ones(1, 4, 6)
+        return executor(*args, **kwargs)
+
+    other.add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, "other pack", add_mask)
+    wrappers = other.wrappers[WrappersMP.OUTER_SAMPLE]
+    wrappers[OUTER_CALL] = wrappers.pop(OUTER_CALL)
+    with pytest.raises(ValueError, match="with a mask cannot be cut into chunks"):
+        by_node(other, None)
