@@ -21,14 +21,16 @@ from .take_plan import TakePlan
 from .trace import Trace
 
 # Shares of the tokens whose keeping depends on the picture: the fewest possible stay, or all.
-FORGOTTEN, KEPT = 0.0, 1.0
+FORGOTTEN = 0.0
+KEPT = 1.0
 
 
 def merged_rows(plan: TakePlan) -> tuple[int, int]:
     """How many tokens of a frame, and how many layers, a dry run may merge into one row: the bytes
     stay the same, and there are far fewer rows to simulate.
     """
-    policy, geometry = plan.policy, plan.geometry
+    policy = plan.policy
+    geometry = plan.geometry
     # A saved memory counts single tokens, and coded rows come in groups of tokens.
     if plan.memory or policy.storage.anywhere() != Storage():
         return 1, 1

@@ -28,7 +28,8 @@ def share_of(stats: KVStats, policy: KVPolicy, geometry: Geometry, take: Take) -
 
     ValueError, in a sentence, where the other take was made with other numbers, or scored nothing.
     """
-    retention, before = policy.retention, stats.policy["retention"]
+    retention = policy.retention
+    before = stats.policy["retention"]
     if not retention.by_content:
         return None
     connect = "Connect the kv_stats of a take that this model made under this policy"

@@ -58,7 +58,8 @@ def estimate(plan: TakePlan) -> Estimate:
     """One dry run for each share of tokens that is needed."""
     dry_run = DryRun(plan, FORGOTTEN)
     least = dry_run.chunks()
-    most, expected = least, None
+    most = least
+    expected = None
     if plan.policy.retention.by_content:
         most = DryRun(plan, KEPT).chunks()
         if plan.share is not None:
@@ -114,8 +115,10 @@ def largest_that(holds: Callable[[int], bool], first: int, last: int, guess: int
     if holds(last):
         return last
     # 2. From the guess on in steps that double, until one number holds and a larger one does not.
-    low, high = first - 1, last  # `low` holds or lies before the first; `high` does not hold
-    asked, step = min(max(guess, first), last - 1), 1
+    low = first - 1  # holds, or lies before the first number
+    high = last  # does not hold
+    asked = min(max(guess, first), last - 1)
+    step = 1
     while high - low > 1:
         if holds(asked):
             low = asked

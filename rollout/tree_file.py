@@ -18,7 +18,8 @@ from torch import Tensor
 from ..kv_policies import KVMemoryError, State
 from ..kv_policies.state import damaged
 
-FORMAT, VERSION = "keepsake_kv_memory", 1
+FORMAT = "keepsake_kv_memory"
+VERSION = 1
 REFERENCE = "@"  # in the header, {REFERENCE: name} stands for the tensor of that name
 
 

@@ -10,7 +10,9 @@ class Peaks:
     """
 
     def __init__(self, device: torch.device):
-        self.device, self.process, self.resident = device, psutil.Process(), 0
+        self.device = device
+        self.process = psutil.Process()
+        self.resident = 0
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         self.look()

@@ -27,7 +27,8 @@ def refuse_what_cannot_fit(model, budget: Budget, latent_size: tuple[int, int]):
     """ValueError when even the least need is more than a take can have: the whole device, since
     the host can offload weights, or what is free of main memory.
     """
-    needed, host = budget.needed[0], budget.estimate.host[0]
+    needed = budget.needed[0]
+    host = budget.estimate.host[0]
     if needed <= budget.usable_bytes and host <= budget.main_bytes:
         return
     if budget.offloads:
@@ -61,7 +62,8 @@ def changes_that_fit(model, budget: Budget, latent_size: tuple[int, int]) -> Ite
     """Sentences, from the change that costs the take least to the one that costs it most, each
     tried by a dry run.
     """
-    plan, room = budget.plan, (budget.most_room, budget.main_bytes)
+    plan = budget.plan
+    room = (budget.most_room, budget.main_bytes)
     fresh = not plan.finished_chunks  # a take that goes on keeps its prompts, policy and size
     if fresh and plan.streams > 1 and fits(replace(plan, streams=1), *room):
         yield "one prompt stream: cfg 1 and one positive prompt"
@@ -92,7 +94,8 @@ def _pruning(plan: TakePlan, room: tuple[int, int]) -> Iterator[str]:
 
 def _window(plan: TakePlan, room: tuple[int, int]) -> Iterator[str]:
     """The longest window that fits, if any."""
-    total, chunk_frames = plan.take.total_frames, plan.geometry.chunk_frames
+    total = plan.take.total_frames
+    chunk_frames = plan.geometry.chunk_frames
 
     def works(window_frames: int) -> bool:
         # Once the window is full, every chunk needs what the one before it did. So a shorter take
@@ -103,7 +106,8 @@ def _window(plan: TakePlan, room: tuple[int, int]) -> Iterator[str]:
         missing_latents = plan.latent_bytes - short.latent_bytes
         return _works(short, (room[0] - missing_latents, room[1]))
 
-    smallest, guess = SINK_FRAMES + chunk_frames, frames_in(plan, room[0])
+    smallest = SINK_FRAMES + chunk_frames
+    guess = frames_in(plan, room[0])
     window_frames = largest_that(works, smallest, total - 1, guess)
     if window_frames:
         yield with_window(plan.policy, window_frames).change

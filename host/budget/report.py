@@ -30,7 +30,9 @@ def size_range(sizes: tuple[int, int], expected: int | None = None) -> str:
 
 def budget_line(budget: Budget) -> str:
     """The plan of a take in one line."""
-    plan, estimate, expected = budget.plan, budget.estimate, budget.expected
+    plan = budget.plan
+    estimate = budget.estimate
+    expected = budget.expected
     finished = len(plan.finished_chunks)
     made_before = f" ({finished} made before)" if finished else ""
     allocated = size_range(estimate.allocated, expected and expected.allocated)
@@ -53,7 +55,8 @@ def budget_line(budget: Budget) -> str:
 
 def budget_report(budget: Budget) -> str:
     """The budget in words, for a node or a terminal."""
-    plan, estimate = budget.plan, budget.estimate
+    plan = budget.plan
+    estimate = budget.estimate
     lines = [budget_line(budget), _peak_line(budget)]
     lanes = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in estimate.lane_bytes.items())
     lines.append(f"buffers by memory - {lanes}")
@@ -79,7 +82,8 @@ def budget_report(budget: Budget) -> str:
 
 
 def _peak_line(budget: Budget) -> str:
-    most, latents = budget.estimate.most, budget.plan.latent_bytes
+    most = budget.estimate.most
+    latents = budget.plan.latent_bytes
     peak = max(range(len(most)), key=lambda i: most[i].nbytes)
     least_needed, most_needed = budget.estimate.needed
     buffers = size_range((least_needed - latents, most_needed - latents))
@@ -123,7 +127,8 @@ def _length(budget: Budget, surely: int, at_best: int, expected: int | None) -> 
 
 def budget_dict(budget: Budget) -> dict:
     """The budget as plain values. The keys are a promise to saved graphs that read the JSON."""
-    plan, estimate = budget.plan, budget.estimate
+    plan = budget.plan
+    estimate = budget.estimate
     return {
         "policy": plan.policy.describe(),
         "frames": plan.take.total_frames,

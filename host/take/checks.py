@@ -21,7 +21,8 @@ def require_prepared(model):
 
 def check_call(guider, call: SamplingCall):
     """Refuse a model, guider, latent or sigmas that no take can be made with."""
-    model, shape = guider.model_patcher, call.shape
+    model = guider.model_patcher
+    shape = call.shape
     require_prepared(model)
     if getattr(guider, "uncond_model_patcher", None) is not None:
         raise ValueError(

@@ -24,7 +24,8 @@ def require_kept(keep_memory: bool, hidden):
     context = get_executing_context()
     if keep_memory or context is None:
         return
-    graph, wire = hidden.dynprompt, [context.node_id, OUTPUT]
+    graph = hidden.dynprompt
+    wire = [context.node_id, OUTPUT]
     if any(wire in graph.get_node(other)["inputs"].values() for other in graph.all_node_ids()):
         raise ValueError(
             "The sampler's output kv_memory is connected, and keep_memory is off. Turn "

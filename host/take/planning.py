@@ -33,7 +33,8 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
 
     Each step relies on what the steps before it have checked.
     """
-    memory, shape = request.memory, call.shape
+    memory = request.memory
+    shape = call.shape
     # 1. The sampling call: a model, a latent and noise levels that AR sampling can use.
     check_call(guider, call)
     # 2. What the request leaves open comes from the model's profile.
@@ -57,7 +58,9 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
     roles = roles_of_lanes(policy, take_plan.geometry, take_plan.take)
     check_lanes(lanes, policy, roles, guider)
     # 6. The memory that the take goes on from or leaves.
-    names, about, memory_notes = {}, {}, ()
+    names = {}
+    about = {}
+    memory_notes = ()
     if memory or request.keeps:
         names = stream_names(guider, prompts)
         about = describe_take(guider, take_plan, shape, prompts, defaults.name, request)
@@ -95,7 +98,9 @@ def plan_chunks_and_prompts(
     profile: ARProfile,
 ) -> tuple[TakePlan, Prompts, tuple[str, ...]]:
     """What the bytes of the take depend on, its prompts, and notes on them."""
-    model, shape, total = guider.model_patcher, call.shape, call.shape[2]
+    model = guider.model_patcher
+    shape = call.shape
+    total = call.shape[2]
     geometry = read_geometry(model, shape[3], shape[4], min(chunk_frames, total))
     finished = request.memory.chunks if request.memory else ()
     chunks = plan_chunks(total, chunk_frames, given_frames, finished)

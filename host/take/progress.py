@@ -18,14 +18,17 @@ class Progress:
 
     def __init__(self, callback, steps: int, total: int):
         """`total` reports are expected; `steps` of them for each new chunk."""
-        self.callback, self.steps, self.total = callback, steps, total
+        self.callback = callback
+        self.steps = steps
+        self.total = total
         self.reports = 0
         self.finished: Tensor | None = None  # the newest finished chunk, [1, C, F, 2h, 2w]
         self.finished_at = 0  # number of reports before it was finished
 
     def play(self, latents: Tensor):
         """Show a finished chunk from now on."""
-        self.finished, self.finished_at = latents, self.reports
+        self.finished = latents
+        self.finished_at = self.reports
 
     def __call__(self, chunk: Chunk, step: int, x0: Tensor, x: Tensor):
         if self.callback is None:

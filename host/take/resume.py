@@ -114,7 +114,8 @@ def check_pauses(
             f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a "
             f"batch of 1, or {LEAVE[asking]}."
         )
-    total, first = shape[2], memory.frames if memory else given_frames
+    total = shape[2]
+    first = memory.frames if memory else given_frames
     if first < total and stop_after and not first < stop_after <= total:
         raise ValueError(
             f"stop_after is {stop_after}, with {first} latent frames given or made before and a "
@@ -187,7 +188,8 @@ def _check_prompts(memory: KVMemory, about: State):
 
 
 def _check_length(plan: TakePlan, about: State):
-    before, schedule = plan.memory.about.get("plan"), plan.policy.schedule
+    before = plan.memory.about.get("plan")
+    schedule = plan.policy.schedule
     if not isinstance(before, list) or not before:
         raise damaged("it does not tell the take's length")
     if not schedule.extends and before != about["plan"]:
@@ -222,7 +224,8 @@ def _notes(plan: TakePlan, about: State) -> tuple[str, ...]:
             "The prompts are not those that the KV memory was saved with: from latent frame "
             f"{memory.frames} on, the new ones hold."
         )
-    before, now = memory.about.get("control"), about["control"]
+    before = memory.about.get("control")
+    now = about["control"]
     if isinstance(before, list) and before[: len(now)] != now[: len(before)]:
         notes.append(
             "The control is not the one that the KV memory was saved with: from latent frame "

@@ -42,7 +42,9 @@ class ARVideoSampler(comfy.samplers.Sampler):
         """The take leaves a memory for `on_memory`, and goes into `files` while it is made."""
         keeps = "stream" if files else "keep_memory" if on_memory else ""
         self.request = replace(request or TakeRequest(), keeps=keeps)
-        self.on_stats, self.on_memory, self.files = on_stats, on_memory, files
+        self.on_stats = on_stats
+        self.on_memory = on_memory
+        self.files = files
 
     def planned(self, plan: HostPlan) -> "ARVideoSampler":
         """A copy that makes the take of this plan."""
@@ -71,14 +73,14 @@ class ARVideoSampler(comfy.samplers.Sampler):
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
         # 3. All chunks of all batch items.
         run = TakeRun(
-            self.plan,
-            self.request,
-            model_wrap,
-            sigmas,
-            x,
-            callback,
-            self.on_memory,
-            self.files,
+            plan=self.plan,
+            request=self.request,
+            guider=model_wrap,
+            sigmas=sigmas,
+            x=x,
+            callback=callback,
+            on_memory=self.on_memory,
+            files=self.files,
         )
         players = Players(model_wrap, self.plan, extra_args, sigmas, noise, latent_image)
         with closing(players):

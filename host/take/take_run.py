@@ -32,6 +32,7 @@ class TakeRun:
 
     def __init__(
         self,
+        *,
         plan: HostPlan,
         request: TakeRequest,
         guider,
@@ -42,9 +43,14 @@ class TakeRun:
         files: GrowingFiles | None,
     ):
         """`x` [B, C, T, 2h, 2w], the noise that the take is made of; `sigmas` [steps + 1]."""
-        self.plan, self.take_plan, self.request = plan, plan.take_plan, request
-        self.guider, self.sigmas, self.x = guider, sigmas, x
-        self.on_memory, self.files = on_memory, files
+        self.plan = plan
+        self.take_plan = plan.take_plan
+        self.request = request
+        self.guider = guider
+        self.sigmas = sigmas
+        self.x = x
+        self.on_memory = on_memory
+        self.files = files
         self.given = self.prefix = None
         if plan.prefix is not None:
             self.given = guider.inner_model.process_latent_in(plan.prefix).to(x.device, x.dtype)
@@ -52,11 +58,14 @@ class TakeRun:
             self.prefix = self.given.to(self.take_plan.dtype).to(x.dtype)
         # Written, so that its memory is taken now and not bit by bit.
         self.output = torch.empty_like(x).zero_()
-        self.trace, self.peaks, self.began = Trace(), Peaks(x.device), perf_counter()
+        self.trace = Trace()
+        self.peaks = Peaks(x.device)
+        self.began = perf_counter()
         self.progress = self._progress(callback)
 
     def _progress(self, callback: Callable | None) -> Progress:
-        plan, steps = self.take_plan, self.take_plan.take.steps
+        plan = self.take_plan
+        steps = self.take_plan.take.steps
         reports = plan.policy.schedule.reports(plan.chunks, steps, plan.piece)
         return Progress(callback, steps, len(self.x) * reports)
 
@@ -75,7 +84,8 @@ class TakeRun:
         """Make the take of one batch item."""
         # 1. Caches of its own.
         plan = self.take_plan
-        self.trace.item, one = item, slice(item, item + 1)
+        self.trace.item = item
+        one = slice(item, item + 1)
         session = Session(
             plan.policy, plan.geometry, plan.take, plan.dtype, self.x.device, self.plan.lanes
         )
@@ -135,7 +145,8 @@ class TakeRun:
         return slice(first, plan.chunks[plan.piece.stop - 1].end_frame)
 
     def stats(self) -> KVStats:
-        plan, trace = self.take_plan, self.trace
+        plan = self.take_plan
+        trace = self.trace
         notes = [*self.plan.notes, *trace.notes]
         if self.files:
             notes.append(self.files.report())
