@@ -46,10 +46,10 @@ WALK["3"]["inputs"]["length"], WALK["4"]["inputs"]["away_frames"], WALK["6"]["in
 LATENT, CONTROL, IMAGES, STATS = ["3", 0], ["4", 0], ["7", 0], ["6", 1]
 MODEL, CLIP, VAE, POSITIVE, POLICY = ["1", 0], ["1", 1], ["1", 2], ["2", 0], ["5", 0]
 
-DECOPRUNE = node("KeepsakePolicyDeCoPrune", gamma=0.02)
+DECOPRUNE = node("KeepsakePolicyDeCoPrune", mode="threshold", gamma=0.02)
 SPLIT = {
     "8": node("KeepsakeLoadHeadMap", head_map="demo_world.json"),
-    "9": node("KeepsakePolicyDeCoPrune", gamma=0.02, head_map=["8", 0]),
+    "9": node("KeepsakePolicyDeCoPrune", mode="threshold", gamma=0.02, head_map=["8", 0]),
     "5": node("KeepsakePolicyDirectedForcing", kv_policy=["9", 0]),
 }
 

@@ -23,21 +23,23 @@ prune_ratio is that of the continuation, so is `speedup` (FullKV's seconds over 
 this size attention is a small part of the work, and `dev/bench speed --policy decoprune` has the
 figure that matters). In t2v a chunk takes 4 steps instead of the profile's 8, for time; DeCoPrune
 scores the step whose sigma is nearest .90, the node's default (step 1 of 4: 1, .90, .75, .50; step
-2 of 8). DeCoPrune's threshold is .02 and not the paper's .10, which belongs to another model's
-latents: this world's scores fall into two humps, what the model knew (around .001) and what it
-could not know (around .5), with a valley at .02; the .10 cuts into the second. The model runs in
-bfloat16, which halves the time on a CPU. Head map and head table are the shipped ones; the table is
-a proxy, measured by drift of the latents (`x0_drift`) and not by the paper's Distribution Matching
-loss.
+2 of 8). `decoprune` and its controls have the node's defaults, mode valley among them: the
+threshold is found from the take. `decoprune_threshold`, by name, has --gamma instead, .02 if it is
+not given: this world's scores fall into two humps, what the model knew (around .001) and what it
+could not know (around .5), with a valley at .02; the paper's .10, which belongs to another model's
+latents, cuts into the second. The model runs in bfloat16, which halves the time on a CPU. Head map
+and head table are the shipped ones; the table is a proxy, measured by drift of the latents
+(`x0_drift`) and not by the paper's Distribution Matching loss.
 
-By default the retention policies run. Also by name: `full_reindexed` keeps everything and squeezes
-the context's positions where the continuation begins, as DeCoPrune does; `fp8`, `int8` and `int4`
-hold everything in fewer bits; `directed` (Directed Forcing with the shipped table),
-`directed_uniform` (without), `directed_attention` and `directed_diversity` (lambda 1 and 0) read
-selected frames of a full cache; `clean_pass` (a window without a sink), `flash_forward`,
-`in_flight` and `anchors` (without anchors, without history), `hiar`, `rolling` and `krea` are other
-schedules. `image_error` is the mean squared error against the truth, `motion` the mean absolute
-change from one measured frame to the next, over the truth's: 1 moves as much as it should.
+By default the retention policies run. Also by name: `decoprune_threshold`; `full_reindexed` keeps
+everything and squeezes the context's positions where the continuation begins, as DeCoPrune does;
+`fp8`, `int8` and `int4` hold everything in fewer bits; `directed` (Directed Forcing with the
+shipped table), `directed_uniform` (without), `directed_attention` and `directed_diversity` (lambda
+1 and 0) read selected frames of a full cache; `clean_pass` (a window without a sink),
+`flash_forward`, `in_flight` and `anchors` (without anchors, without history), `hiar`, `rolling` and
+`krea` are other schedules. `image_error` is the mean squared error against the truth, `motion` the
+mean absolute change from one measured frame to the next, over the truth's: 1 moves as much as it
+should.
 """
 
 import _common as common
@@ -54,7 +56,7 @@ args = common.start(
     gamma={
         "type": float,
         "default": 0.02,
-        "help": "DeCoPrune's threshold, and that of its controls",
+        "help": "threshold of decoprune_threshold",
     },
     steps={"type": int, "default": 0, "help": "denoising steps; 0: 8 in prefix, 4 in t2v"},
     jobs={"type": int, "default": 2, "help": "processes, of one thread each"},
@@ -94,20 +96,26 @@ from keepsake.kv_policies import (
     SinkWindow,
     TempDiffPrune,
 )
+from keepsake.nodes.policies.decoprune import PolicyDeCoPrune
 from support.pack import ROOT
 
 STEPS = {"prefix": 8, "t2v": 4}
 FILES = ROOT / "demo/heads"
 MAP = HeadMap.from_json((FILES / "kv_head_maps/demo_world.json").read_text(), "demo_world")
 TABLE = HeadTable.from_json((FILES / "kv_head_tables/demo_world.json").read_text(), "demo_world")
+DEFAULTS = {
+    part.id: part.default
+    for part in PolicyDeCoPrune.define_schema().inputs
+    if "default" in part.as_dict()
+}
 PRUNING = {
     "full": FullKV(),
     "sink_window": SinkWindow(3, 21),
-    "decoprune": DeCoPrune(gamma=args.gamma),
-    "random": RandomPrune(DeCoPrune(gamma=args.gamma)),
-    "decoprune_hs": DeCoPruneHS(gamma=args.gamma, head_map=MAP),
-    "reverse": ReversePrune(DeCoPrune(gamma=args.gamma)),
-    "temp_diff": TempDiffPrune(DeCoPrune(gamma=args.gamma)),
+    "decoprune": DeCoPrune(**DEFAULTS),
+    "random": RandomPrune(DeCoPrune(**DEFAULTS)),
+    "decoprune_hs": DeCoPruneHS(**DEFAULTS, head_map=MAP),
+    "reverse": ReversePrune(DeCoPrune(**DEFAULTS)),
+    "temp_diff": TempDiffPrune(DeCoPrune(**DEFAULTS)),
 }
 QUICK = "full", "sink_window", "decoprune", "random"
 READING = {
@@ -118,6 +126,9 @@ READING = {
 }
 POLICIES = {
     **{name: KVPolicy(retention) for name, retention in PRUNING.items()},
+    "decoprune_threshold": KVPolicy(
+        DeCoPrune(**{**DEFAULTS, "mode": "threshold", "gamma": args.gamma})
+    ),
     "full_reindexed": KVPolicy(DeCoPrune(gamma=-1.0)),
     **{name: KVPolicy(FullKV(), selection) for name, selection in READING.items()},
     **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")},

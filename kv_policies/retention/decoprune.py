@@ -14,12 +14,18 @@ from .keep_rules import TargetKeep, Threshold
 from .probe_step import check_probe_step, scored_step
 from .retention import Probe, require_choice
 from .scores import SCORES, ScoreHistogram, best_of_each_block, token_scores
-from .token_prune import TokenPrune, TokenPruneRun
+from .token_prune import TokenPrune, TokenPruneRun, unit_of
+from .valley import Valley
 
 KEEP_RULES = {  # by mode: the rule of a run
-    "threshold": lambda policy: Threshold(policy.gamma),
-    "target_keep": lambda policy: TargetKeep(policy.target_keep),
+    "threshold": lambda policy, geometry: Threshold(policy.gamma),
+    "target_keep": lambda policy, geometry: TargetKeep(policy.target_keep),
+    "valley": lambda policy, geometry: Valley(
+        policy.target_keep, unit_of(geometry), policy.waiting_chunks(geometry)
+    ),
 }
+# By mode: the parameter that decides how many tokens stay.
+DECISIVE = {"threshold": "gamma", "target_keep": "target_keep", "valley": "target_keep"}
 MODES = tuple(KEEP_RULES)
 
 
@@ -29,6 +35,7 @@ class DeCoPrune(TokenPrune):
 
     mode: "threshold": a token stays when its score (`scores.token_scores`) is above `gamma`.
         "target_keep", ours: the share `target_keep` of each chunk with the highest scores stays.
+        "valley", ours: as "threshold", with one that is found from the take (`valley.Valley`).
     probe_step: step whose prediction is scored, counted from 0; -1: `probe_step.probe_step_of`.
         Given chunks, and all chunks where no step is usable, are noised again and predicted once.
     min_keep_per_block: of each 4x4 tokens of a frame so many stay, unless none of them scores above
@@ -63,7 +70,16 @@ class DeCoPrune(TokenPrune):
     @property
     def decisive(self) -> tuple[str, ...]:
         floor = ("floor_threshold",) if self.min_keep_per_block else ()
-        return ("mode", "gamma", "score", "probe_step", "min_keep_per_block", *floor)
+        parameter = DECISIVE[self.mode]
+        return ("mode", parameter, "score", "probe_step", "min_keep_per_block", *floor)
+
+    def waiting_chunks(self, geometry: Geometry) -> int | None:
+        """How many scored chunks may stay whole until their masks are known, so that with the sink
+        they fit into `most_frames`; None: any number.
+        """
+        if not self.most_frames:
+            return None
+        return max(0, self.most_frames - self.sink(geometry)) // geometry.chunk_frames
 
     def start(self, geometry: Geometry, take: Take) -> "DeCoPruneRun":
         return DeCoPruneRun(self, geometry, take)
@@ -72,11 +88,14 @@ class DeCoPrune(TokenPrune):
 class DeCoPruneRun(TokenPruneRun):
     def __init__(self, policy: DeCoPrune, geometry: Geometry, take: Take):
         super().__init__(policy, geometry, take)
-        self.rule = KEEP_RULES[policy.mode](policy)
+        self.rule = KEEP_RULES[policy.mode](policy, geometry)
         self.histogram = ScoreHistogram(policy.score, self.rule.threshold)
         self.scored = scored_step(policy.probe_step, take)
-        self.notes = (self.scored.note,)
         self.predicted: Tensor | None = None  # by that step, of the chunk in work
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.scored.note, *self.rule.notes
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
@@ -103,9 +122,12 @@ class DeCoPruneRun(TokenPruneRun):
             return None
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid)
         self.predicted = None
-        return scores.cpu().nan_to_num(math.inf)
+        scores = scores.cpu()
+        self.rule.see(chunk, scores)
+        self.histogram.threshold = self.rule.threshold
+        return scores.nan_to_num(math.inf)
 
-    def keep(self, ranks: Tensor) -> Tensor:
+    def keep(self, ranks: Tensor) -> Tensor | None:
         policy = self.policy
         floor = best_of_each_block(
             ranks, self.geometry.grid, policy.min_keep_per_block, policy.floor_threshold
@@ -118,3 +140,4 @@ class DeCoPruneRun(TokenPruneRun):
     def restore(self, state: State):
         super().restore(state)
         self.rule.restore(state)
+        self.histogram.threshold = self.rule.threshold

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from ..state import State
+from ..take import Chunk
 from .scores import highest_share
 
 
@@ -13,11 +14,17 @@ class KeepRule(ABC):
     memory.
     """
 
-    threshold: float | None = None  # for the stats; None: the rule has none
+    threshold: float | None = None  # for the stats; None: the rule has none, or none yet
+    notes: tuple[str, ...] = ()  # what a user should know about it
+
+    def see(self, chunk: Chunk, scores: Tensor):
+        """Learn from a finished chunk's scores `[F * h * w]`; once for each chunk that has any."""
 
     @abstractmethod
-    def keep(self, scores: Tensor, floor: Tensor) -> Tensor:
-        """Which tokens stay, bool like `scores` `[F * h * w]`; those in the mask `floor` do."""
+    def keep(self, scores: Tensor, floor: Tensor) -> Tensor | None:
+        """Which tokens stay, bool like `scores` `[F * h * w]`; those in the mask `floor` do. None:
+        see `TokenPruneRun.keep`.
+        """
 
     def state(self) -> State:
         return {}

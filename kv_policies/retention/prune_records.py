@@ -1,5 +1,5 @@
-"""Masks that wait: which tokens of a finished chunk stay is decided at once, and applied when the
-chunk is no longer among the latest (arXiv 2609.39096).
+"""Masks that wait: which tokens of a finished chunk stay is decided early, and applied when
+the chunk is no longer among the latest (arXiv 2609.39096).
 """
 
 import math
@@ -21,6 +21,17 @@ class Record(NamedTuple):
     keep: Tensor  # bool [F * h * w], on the CPU
 
 
+def numbers_of(chunk: Chunk) -> list[int]:
+    """A chunk as it is saved."""
+    return [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)]
+
+
+def chunk_of(entry: State, total_frames: int) -> Chunk:
+    """The chunk of a saved entry. KVMemoryError where it is none."""
+    index, start, frames, given = counts_of(entry, "chunk", total_frames, 4)
+    return Chunk(index, start, frames, bool(given))
+
+
 class PruneRecords:
     """The latest `dense` chunks stay whole. With `most_frames`, all older ones hold together at
     most the tokens of so many latent frames; the tokens with the lowest ranks leave.
@@ -39,13 +50,18 @@ class PruneRecords:
 
     def add(self, chunk: Chunk, keep: Tensor, ranks: Tensor):
         """A finished chunk: which tokens stay, bool `[F * h * w]`, and their ranks, like `keep`."""
-        self.records.append(Record(chunk, keep))
+        self._insert(Record(chunk, keep))
         if self.most_frames:
             self.ranks[chunk.start_frame * self.tokens : chunk.end_frame * self.tokens] = ranks
 
     def add_whole(self, chunk: Chunk):
         """A finished chunk without ranks: all of it stays, but for the bound."""
-        self.records.append(Record(chunk, torch.ones(chunk.frames * self.tokens, dtype=torch.bool)))
+        self._insert(Record(chunk, torch.ones(chunk.frames * self.tokens, dtype=torch.bool)))
+
+    def _insert(self, record: Record):
+        """In the order of the take: a mask may be known later than that of a newer chunk."""
+        self.records.append(record)
+        self.records.sort(key=lambda entry: entry.chunk.index)
 
     def clear(self):
         self.records = []
@@ -80,13 +96,7 @@ class PruneRecords:
             bank.keep(keep.nonzero()[:, 0])
 
     def state(self) -> State:
-        records = [
-            {
-                "chunk": [chunk.index, chunk.start_frame, chunk.frames, int(chunk.given)],
-                "keep": keep,
-            }
-            for chunk, keep in self.records
-        ]
+        records = [{"chunk": numbers_of(chunk), "keep": keep} for chunk, keep in self.records]
         return {"scored": self.ranks.clone(), "records": records}
 
     def restore(self, state: State):
@@ -95,10 +105,9 @@ class PruneRecords:
         self.ranks[: len(ranks)] = ranks
         self.records = []
         for record in part_of(state, "records", list):
-            index, start, frames, given = counts_of(record, "chunk", self.total_frames, 4)
+            chunk = chunk_of(record, self.total_frames)
             last = self.records[-1].chunk if self.records else None
-            if last and (index <= last.index or start < last.end_frame):
+            if last and (chunk.index <= last.index or chunk.start_frame < last.end_frame):
                 raise damaged("its chunks that are to be pruned do not follow each other")
-            chunk = Chunk(index, start, frames, bool(given))
-            keep = tensor_of(record, "keep", torch.bool, frames * self.tokens)
+            keep = tensor_of(record, "keep", torch.bool, chunk.frames * self.tokens)
             self.records.append(Record(chunk, keep))

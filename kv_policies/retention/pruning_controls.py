@@ -14,7 +14,7 @@ from ..take import Chunk
 from .decoprune import DeCoPrune
 from .retention import Retention
 from .scores import highest
-from .token_prune import OtherChoice, TokenPrune, TokenPruneRun
+from .token_prune import Choice, OtherChoice, TokenPrune, TokenPruneRun
 
 GRID_BLOCKS = 6, 13  # blocks of a frame, down and across, in which TempDiff averages
 TEMP_DIFF_LAYER = 1
@@ -32,10 +32,12 @@ class PruneControl(OtherChoice):
 
     def choose(
         self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        count = int(run.keep(ranks).sum())
+    ) -> Choice | None:
+        keep = run.keep(ranks)
+        if keep is None:
+            return None
         other = self.rank(run, cache, chunk, ranks)
-        return highest(other, count), other
+        return highest(other, int(keep.sum())), other
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,10 @@ def key_change(cache: KVCache, chunk: Chunk) -> Tensor:
     """
     bank, (h, w) = cache.banks[0], cache.geometry.grid
     layer = min(TEMP_DIFF_LAYER, cache.geometry.layers - 1)
-    first = bank.committed - (chunk.frames + 1) * h * w
-    if first < 0 or bank.frame[first] != chunk.start_frame - 1:
-        first += h * w
-    keys = bank.read(layer, slice(first, bank.committed))[0][0].flatten(1).float()
+    rows = bank.rows_of(chunk.start_frame - 1, chunk.end_frame - 1)
+    is_before_whole = rows.stop - rows.start == (chunk.frames + 1) * h * w
+    first = rows.start if is_before_whole else rows.stop - chunk.frames * h * w
+    keys = bank.read(layer, slice(first, rows.stop))[0][0].flatten(1).float()
     keys = functional.normalize(keys, dim=-1).unflatten(0, (-1, h, w))
     return 1 - (keys[1:] * keys[:-1]).sum(-1)
 

@@ -11,13 +11,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..cache.cache import KVCache
-from ..state import State, count_of, counts_of
+from ..state import State, count_of, counts_of, part_of, tensor_of
 from ..take import BankPlan, Chunk, Geometry, Take
-from .prune_records import PruneRecords
+from .prune_records import PruneRecords, chunk_of, numbers_of
 from .reindex import BANDS, REINDEX, Reindex
 from .retention import Retention, RetentionRun, require_choice
 from .scores import ScoreHistogram, count_of_share, highest_share
@@ -137,6 +139,7 @@ class TokenPruneRun(RetentionRun, ABC):
             policy.reindex, policy.virtual_length, policy.reindex_recent, policy.reindex_bands, take
         )
         self.first_chunk = 0  # of this shot
+        self.undecided: list[Undecided] = []  # oldest first
         self.histogram = ScoreHistogram(type(policy).__name__, None)
         self.choose: Choose = self.own_choice
 
@@ -148,15 +151,20 @@ class TokenPruneRun(RetentionRun, ABC):
         `[F * h * w]` in token order; the higher ones stay. None: the whole chunk stays.
         """
 
-    def keep(self, ranks: Tensor) -> Tensor:
-        """Which of a chunk's tokens stay, bool like `ranks` `[F * h * w]`."""
+    def keep(self, ranks: Tensor) -> Tensor | None:
+        """Which of a chunk's tokens stay, bool like `ranks` `[F * h * w]`. None: not known yet; the
+        chunk stays whole, and is asked about again after each further chunk.
+        """
         return highest_share(ranks, self.policy.target_keep)
 
     # What all methods share.
 
-    def own_choice(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens that stay, and the ranks by which tokens leave under a bound."""
-        return self.keep(ranks), ranks
+    def own_choice(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Choice | None:
+        """The tokens that stay, and the ranks by which tokens leave under a bound; None as in
+        `keep`.
+        """
+        keep = self.keep(ranks)
+        return None if keep is None else (keep, ranks)
 
     def is_sink(self, chunk: Chunk) -> bool:
         return chunk.index - self.first_chunk < self.sink
@@ -164,6 +172,7 @@ class TokenPruneRun(RetentionRun, ABC):
     def cut(self, cache: KVCache, chunk: Chunk):
         super().cut(cache, chunk)
         self.records.clear()
+        self.undecided = []
         self.reindex.cut(chunk)
         self.first_chunk = chunk.index
 
@@ -180,13 +189,25 @@ class TokenPruneRun(RetentionRun, ABC):
         if ranks is None:
             self.records.add_whole(chunk)
             return
-        keep, ranks_in_bound = self.choose(cache, chunk, ranks)
+        self.undecided.append(Undecided(chunk, ranks))
+        self.undecided = [entry for entry in self.undecided if not self._decide(cache, *entry)]
+
+    def _decide(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> bool:
+        """Note which tokens of a chunk stay; False: not known yet."""
+        choice = self.choose(cache, chunk, ranks)
+        if choice is None:
+            return False
+        keep, ranks_in_bound = choice
         self.histogram.add(ranks, keep)
         self.records.add(chunk, keep, ranks_in_bound)
+        return True
 
     def state(self) -> State:
         return {
             **self.records.state(),
+            "undecided": [
+                {"chunk": numbers_of(chunk), "ranks": ranks} for chunk, ranks in self.undecided
+            ],
             "reindexed_at": self.reindex.at,
             "first_chunk": self.first_chunk,
             "scores": list(self.histogram.counts),
@@ -196,13 +217,28 @@ class TokenPruneRun(RetentionRun, ABC):
     def restore(self, state: State):
         frames = self.take.total_frames
         self.records.restore(state)
+        self.undecided = []
+        # Memories that an earlier version saved have no such entry.
+        for entry in part_of({"undecided": [], **state}, "undecided", list):
+            chunk = chunk_of(entry, frames)
+            tokens = chunk.frames * self.geometry.tokens_per_frame
+            ranks = tensor_of(entry, "ranks", torch.float32, tokens)
+            self.undecided.append(Undecided(chunk, ranks))
         self.reindex.at = count_of(state, "reindexed_at", frames)
         self.first_chunk = count_of(state, "first_chunk", frames)
         self.histogram.counts = counts_of(state, "scores", 2**63, len(self.histogram.counts))
         self.histogram.kept = count_of(state, "kept", sum(self.histogram.counts))
 
 
-Choose = Callable[[KVCache, Chunk, Tensor], tuple[Tensor, Tensor]]
+class Undecided(NamedTuple):
+    """A finished chunk whose mask is not known yet."""
+
+    chunk: Chunk
+    ranks: Tensor  # fp32 [F * h * w], on the CPU
+
+
+Choice = tuple[Tensor, Tensor]
+Choose = Callable[[KVCache, Chunk, Tensor], Choice | None]
 
 
 @dataclass(frozen=True)
@@ -216,7 +252,7 @@ class OtherChoice(Retention):
     @abstractmethod
     def choose(
         self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Choice | None:
         """In place of `TokenPruneRun.own_choice`; `run` is the method's, and `ranks` its ranks."""
 
     def start(self, geometry: Geometry, take: Take) -> TokenPruneRun:
@@ -265,9 +301,7 @@ class AtShare(OtherChoice):
 
     share: float
 
-    def choose(
-        self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def choose(self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Choice:
         return highest_share(ranks, self.share), ranks
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:

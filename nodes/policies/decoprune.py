@@ -9,6 +9,11 @@ from ...kv_policies.retention.scores import SCORES
 from ..constants import accepts
 from ..sockets import CATEGORY, HeadMapSocket, KVPolicySocket, fill, policy_input
 
+# Of new graphs, which then need no gamma. A saved graph holds its mode, and a graph of the API that
+# has none is refused by the host: the input is required. Code that makes a DeCoPrune without a mode
+# gets the paper's.
+DEFAULT_MODE = "valley"
+
 
 class PolicyDeCoPrune(io.ComfyNode):
     @classmethod
@@ -19,7 +24,7 @@ class PolicyDeCoPrune(io.ComfyNode):
             category=CATEGORY,
             description="Keeps the tokens that could not have been predicted: about a seventh of "
             "the past in the paper (gamma 0.10, LingBot-World v2), about a tenth in the demo world "
-            "(gamma 0.02). With a head map, in the heads that look far.",
+            "(mode valley). With a head map, in the heads that look far.",
             search_aliases=[
                 "denoising-consistency pruning",
                 "token pruning",
@@ -31,9 +36,11 @@ class PolicyDeCoPrune(io.ComfyNode):
                 io.Combo.Input(
                     "mode",
                     options=list(MODES),
-                    default=DeCoPrune.mode,
+                    default=DEFAULT_MODE,
                     tooltip="threshold: keep what scores above gamma (the paper's rule). "
-                    "target_keep: keep the best share of each chunk (ours).",
+                    "target_keep: keep the best share of each chunk (ours). valley: keep what "
+                    "scores above the valley between the scores' two humps, found from the take "
+                    "itself (ours).",
                 ),
                 io.Float.Input(
                     "gamma",
@@ -42,8 +49,8 @@ class PolicyDeCoPrune(io.ComfyNode):
                     max=100.0,
                     step=0.001,
                     round=0.0001,
-                    tooltip="Score above which a token stays. The report of KV Memory Stats shows "
-                    "where the scores lie.",
+                    tooltip="Score above which a token stays, in mode threshold. The report of KV "
+                    "Memory Stats shows where the scores lie.",
                 ),
                 io.Float.Input(
                     "target_keep",
@@ -51,7 +58,9 @@ class PolicyDeCoPrune(io.ComfyNode):
                     min=0.0,
                     max=1.0,
                     step=0.01,
-                    tooltip="Share of each chunk that stays, in mode target_keep.",
+                    tooltip="Share of each chunk that stays, in mode target_keep. In mode valley "
+                    "the share where the scores have one hump; 1/30 to 4 times this share "
+                    "otherwise.",
                 ),
                 io.Int.Input(
                     "probe_step",

@@ -33,7 +33,7 @@ def registered(monkeypatch):
 
 def told(name, /, **inputs) -> list[str]:
     """What the host says of such a node; inputs that are not named have their defaults, or come by
-    wire.
+    wire, and those that are `...` are left out.
     """
     parts = KINDS[name].define_schema().inputs
     values = {part.id: part.as_dict()["default"] for part in parts if "default" in part.as_dict()}
@@ -49,6 +49,9 @@ def told(name, /, **inputs) -> list[str]:
             },
         },
         "2": {"class_type": "Source", "inputs": {}},
+    }
+    graph["1"]["inputs"] = {
+        key: value for key, value in graph["1"]["inputs"].items() if value is not ...
     }
     _, errors, _ = asyncio.run(
         execution.validate_inputs("test", graph, "1", {"2": (True, [], "2")})
@@ -103,6 +106,13 @@ def test_it_is_told_before_anything_runs(name, inputs, words):
     assert not told(name)
     errors = told(name, **inputs)
     assert errors and all(words in error for error in errors)
+
+
+def test_a_graph_without_decoprunes_mode_is_refused():
+    """So its default may change: a graph that runs says its mode itself."""
+    assert told("PolicyDeCoPrune", mode=...) == ["Required input is missing: mode"]
+    for mode in ("threshold", "target_keep", "valley"):
+        assert not told("PolicyDeCoPrune", mode=mode)
 
 
 def test_ranges_are_held_where_other_inputs_come_by_wire():

@@ -34,6 +34,8 @@ PARAMETERS = {
         ),
         dict(mode="target_keep", target_keep=0.5, most_frames=3, min_keep_per_block=1),
         dict(gamma=-1.0, most_frames=4, dense_chunks=1),
+        dict(mode="valley", target_keep=0.4),
+        dict(mode="valley", target_keep=0.7, most_frames=5, dense_chunks=1),
     ],
     DeCoPruneHS: [
         dict(
