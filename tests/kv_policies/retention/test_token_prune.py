@@ -12,7 +12,7 @@ from keepsake.kv_policies.retention.token_prune import TokenPrune, TokenPruneRun
 from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate
 
 from ... import fake
-from ...rollout.test_estimate import measured, setup, untimed
+from ...rollout.test_estimate import measured, plan, untimed
 from .test_decoprune import script, tokens
 
 
@@ -69,9 +69,9 @@ def test_under_a_bound_the_lowest_ranks_leave_first():
 
 @pytest.mark.parametrize("policy", [KeyNorm(), KeyNorm(target_keep=0.4, most_frames=3)], ids=repr)
 def test_its_estimate_is_exact(policy):
-    told = estimate(setup(KVPolicy(policy), 14))
+    told = estimate(plan(KVPolicy(policy), 14))
     assert told.most is told.least
-    assert untimed(need.row for need in told.least) == measured(KVPolicy(policy), 14)
+    assert untimed(chunk.row for chunk in told.least) == measured(KVPolicy(policy), 14)
 
 
 @pytest.mark.parametrize("name", CONTROLS)
@@ -90,10 +90,10 @@ def test_it_has_controls(name):
 @pytest.mark.parametrize("share, kept", [(FORGOTTEN, 0), (0.25, 3), (KEPT, 12)])
 def test_a_dry_run_keeps_the_share_that_it_is_told(kind, share, kept):
     """When frames 8 and 9 are made, the chunk of frames 2 and 3 has just been pruned."""
-    dry = DryRun(setup(KVPolicy(kind()), 10), share)
-    needs = dry.needs()
-    assert needs[-1].row.bank_tokens == (12 + kept + 2 * 12,)
-    assert needs[-1].row.kept_tokens == (12 + kept + 2 * 12) * fake.LAYERS * fake.HEADS
+    dry = DryRun(plan(KVPolicy(kind()), 10), share)
+    rows = [chunk.row for chunk in dry.chunks()]
+    assert rows[-1].bank_tokens == (12 + kept + 2 * 12,)
+    assert rows[-1].kept_tokens == (12 + kept + 2 * 12) * fake.LAYERS * fake.HEADS
 
 
 def test_the_state_of_a_run_is_taken_over():
@@ -104,11 +104,11 @@ def test_the_state_of_a_run_is_taken_over():
         2,
         on_chunk=lambda session, _: states.append(session.streams["positive"].retention.state()),
     )
-    run = KeyNorm(target_keep=0.25, most_frames=4).start(fake.geometry(), setup(KVPolicy()).take)
+    run = KeyNorm(target_keep=0.25, most_frames=4).start(fake.geometry(), plan(KVPolicy()).take)
     with pytest.raises(ValueError, match="must be"):
         run.restore({})
     again = KeyNorm(target_keep=0.25, most_frames=4).start(
-        fake.geometry(), setup(KVPolicy(), 14).take
+        fake.geometry(), plan(KVPolicy(), 14).take
     )
     again.restore(states[4])
     for name, value in again.state().items():
