@@ -14,13 +14,18 @@ from .test_survives import live_bytes
 
 
 class Room(TorchDispatchMode):
-    """Counts what torch does; the operation of the number `last` finds no room."""
+    """Counts what torch does; the operation of the number `last` finds no room. Softmax does not
+    count: the host's attention goes on without room for it, in a slower way.
+    """
 
     def __init__(self, last=0):
         super().__init__()
-        self.last, self.count = last, 0
+        self.last = last
+        self.count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "softmax" in str(function):
+            return function(*args, **(kwargs or {}))
         self.count += 1
         if self.count == self.last:
             raise torch.OutOfMemoryError("no room")
