@@ -41,6 +41,8 @@ STAMP = (
 # The host names no versions of the torch trio; these fit each other. Its gallery of templates is
 # large and optional.
 TORCH = ["torch==2.9.1", "torchvision==0.24.1", "torchaudio==2.9.1"]
+# Used by no test of behaviour, so a newer one builds nothing else anew.
+TOOLS = ["ruff==0.17.6"]
 NOT_FROM_HOST = {"torch", "torchvision", "torchaudio", "comfyui-workflow-templates"}
 
 
@@ -197,6 +199,15 @@ def install(wanted):
     STAMP.write_text(digest)
 
 
+def install_tools():
+    """Put TOOLS into our environment, unless they are there."""
+    stamp = VENV / "keepsake-tools"
+    wanted = " ".join(TOOLS)
+    if not stamp.exists() or stamp.read_text() != wanted:
+        pip(VENV / "bin/python", "install", *TOOLS)
+        stamp.write_text(wanted)
+
+
 def pip(python, *arguments):
     log, scratch = STATE / "pip.log", STATE / "tmp"
     if scratch.exists():
@@ -257,6 +268,7 @@ def prepare():
             missing = error
     if not venv and (host or not STAMP.exists()):
         install(requirements(host))
+        install_tools()
     return python, host, missing
 
 

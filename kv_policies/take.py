@@ -43,8 +43,8 @@ class Switch:
     latent frames are run again under it (LongLive, arXiv 2509.22622); "cut": a new shot, which
     remembers nothing of the one before.
 
-    A recache runs chunk by chunk, each reading those before it, and leaves a sink as it is; or, with
-    `together`, all frames in one forward, reading each other, and where it reaches back to the
+    A recache runs chunk by chunk, each reading those before it, and leaves a sink as it is; or,
+    with `together`, all frames in one forward, reading each other, and where it reaches back to the
     shot's first frame the sink too.
     """
 

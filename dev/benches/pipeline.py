@@ -2,8 +2,8 @@
 graphs, from measured times.
 
 81 latent frames of the demo world in chunks of 3, 4 steps. One device runs each order for real and
-gives the processor seconds of a forward by kind; then the graph is walked with every forward on its lane's
-device, as the sampler spreads lanes: stages that are neighbours together, the planner on a device
+gives the processor seconds of a forward by kind; then the graph is walked with every forward on its
+lane's device, as the sampler spreads lanes: neighbouring stages together, the planner on a device
 of its own once there are as many as lanes. `--transfer` is added wherever a forward waits for one
 on another device. The clean-pass loop is sequential, so more devices do not help it; HiAR gets as
 many as FlashForward.
