@@ -45,12 +45,12 @@ def device_of(monkeypatch):
 
     def give(nbytes, in_use=0):
         monkeypatch.setattr(budget_module, "MARGIN", 0)
-        for function, told in (("get_total_memory", nbytes), ("get_free_memory", nbytes - in_use)):
+        for function, value in (("get_total_memory", nbytes), ("get_free_memory", nbytes - in_use)):
             monkeypatch.setattr(
                 comfy.model_management,
                 function,
-                lambda device=None, with_torch=False, told=told: (
-                    (told, told) if with_torch else told
+                lambda device=None, with_torch=False, value=value: (
+                    (value, value) if with_torch else value
                 ),
             )
 
@@ -75,12 +75,12 @@ def budget(policy, noise, prefix=None, cfg=1.0, **more):
 @pytest.mark.parametrize("cfg", [1.0, 2.0])
 def test_the_budget_agrees_with_the_run(policy, cfg):
     stats, noise = [], tiny.noise_of(11, 4, 4)
-    told = budget(policy, noise, cfg=cfg)
+    ahead = budget(policy, noise, cfg=cfg)
     tiny.ours(tiny.tiny_model(), noise, 2, policy, on_stats=stats.append, steps=2, cfg=cfg)
-    assert told.estimate.allocated == (stats[0].peak_cache_bytes,) * 2
-    assert [(chunk.row.bank_bytes, chunk.row.allocated_bytes) for chunk in told.estimate.least] == [
-        (row.bank_bytes, row.allocated_bytes) for row in stats[0].chunks
-    ]
+    assert ahead.estimate.allocated == (stats[0].peak_cache_bytes,) * 2
+    assert [
+        (chunk.row.bank_bytes, chunk.row.allocated_bytes) for chunk in ahead.estimate.least
+    ] == [(row.bank_bytes, row.allocated_bytes) for row in stats[0].chunks]
 
 
 def test_the_plan_is_the_samplers_first_line(caplog):
@@ -119,8 +119,8 @@ def follow(change: str, noise, cfg):
 @pytest.mark.parametrize("frames, cfg", [(24, 2.0), (9, 1.0)])
 def test_every_suggested_change_makes_the_take_fit(device_of, frames, cfg):
     noise = tiny.noise_of(frames, 8, 8)
-    need, loaded = budget(KVPolicy(), noise, cfg=cfg), []
-    device_of(need.activation_bytes + int(need.estimate.needed[0] * 0.7))
+    ahead, loaded = budget(KVPolicy(), noise, cfg=cfg), []
+    device_of(ahead.activation_bytes + int(ahead.estimate.needed[0] * 0.7))
     model = tiny.tiny_model()
     model.model.memory_required, required = (
         (lambda shape, **more: loaded.append(shape) or required(shape, **more)),
@@ -142,27 +142,27 @@ def test_a_device_without_any_room_is_said_to_be_too_small(device_of):
 
 def test_a_take_whose_least_need_fits_is_let_through(device_of):
     noise, policy = tiny.noise_of(24, 4, 4), KVPolicy(DeCoPrune(gamma=1e9))
-    need = budget(policy, noise)
-    assert need.needed[0] < need.needed[1]
-    device_of(need.needed[0])
+    ahead = budget(policy, noise)
+    assert ahead.needed[0] < ahead.needed[1]
+    device_of(ahead.needed[0])
     tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
 
 
 def test_what_lies_in_main_memory_must_fit_there(device_of):
     noise, policy = tiny.noise_of(11, 4, 4), KVPolicy(storage=KVStorage("model", device="cpu"))
-    need, stats = budget(policy, noise), []
+    ahead, stats = budget(policy, noise), []
     device_of(
-        need.needed[0] + need.estimate.host[0] - 1
+        ahead.needed[0] + ahead.estimate.host[0] - 1
     )  # here the device's memory is the main one
     with pytest.raises(ValueError, match="of main memory, which has"):
         tiny.ours(tiny.tiny_model(), noise, 2, policy, steps=2)
-    device_of(need.needed[0] + need.estimate.host[0])
+    device_of(ahead.needed[0] + ahead.estimate.host[0])
     assert torch.equal(
         tiny.ours(tiny.tiny_model(), noise, 2, policy, on_stats=stats.append, steps=2),
         tiny.ours(tiny.tiny_model(), noise, 2, steps=2),
     )
     assert (
-        stats[0].peak_host_bytes == need.estimate.host[0]
+        stats[0].peak_host_bytes == ahead.estimate.host[0]
         and "of it in main memory" in stats[0].report()
     )
 
@@ -174,7 +174,7 @@ def test_main_memory_is_suggested_where_it_has_room():
         replace(plain, usable_bytes=plain.needed[0] - plain.estimate.allocated[0] // 5),
         "KV Storage with dtype model and device cpu",
     )
-    for ram, told in (
+    for ram, is_proposed in (
         (plain.estimate.allocated[0], True),
         (plain.estimate.allocated[0] - 1, False),
     ):
@@ -183,7 +183,7 @@ def test_main_memory_is_suggested_where_it_has_room():
             in changes_that_fit(
                 tiny.prepared(tiny.tiny_model()), replace(small, main_bytes=ram), (8, 8)
             )
-        ) is told
+        ) is is_proposed
 
 
 def test_the_longest_take_fits_and_one_frame_more_does_not(device_of):
@@ -229,42 +229,44 @@ def test_the_latents_of_the_whole_take_are_counted_as_often_as_they_are_held(bat
         policy=KVPolicy(SinkWindow(0, 4)),
         callback=look,
     )
-    told = budget(KVPolicy(SinkWindow(0, 4)), torch.zeros(shape))
+    ahead = budget(KVPolicy(SinkWindow(0, 4)), torch.zeros(shape))
     assert (
-        told.plan.latent_bytes
+        ahead.plan.latent_bytes
         == sum(nbytes for _, nbytes in held)
-        == budget_dict(told)["latent_bytes"]
+        == budget_dict(ahead)["latent_bytes"]
     )
     assert (
-        told.needed[0]
-        == told.estimate.least[-1].row.allocated_bytes
-        + told.estimate.least[-1].copied_bytes
-        + told.plan.latent_bytes
-        + told.activation_bytes
+        ahead.needed[0]
+        == ahead.estimate.least[-1].row.allocated_bytes
+        + ahead.estimate.least[-1].copied_bytes
+        + ahead.plan.latent_bytes
+        + ahead.activation_bytes
     )
 
 
 def test_main_memory_is_what_is_free_of_it(device_of):
     """On a CPU there is nothing to unload into."""
     noise = tiny.noise_of(9, 4, 4)
-    need = budget(KVPolicy(), noise).needed[0]
-    device_of(10 * need, in_use=9 * need + 1)
-    told = budget(KVPolicy(), noise)
-    assert told.longest["total"] == told.longest["free"] == (8, 8)
+    needed = budget(KVPolicy(), noise).needed[0]
+    device_of(10 * needed, in_use=9 * needed + 1)
+    ahead = budget(KVPolicy(), noise)
+    assert ahead.longest["total"] == ahead.longest["free"] == (8, 8)
     assert (
-        "does not fit on this device" in budget_report(told)
-        and "unload" not in budget_report(told)
-        and "offload" not in budget_report(told)
+        "does not fit on this device" in budget_report(ahead)
+        and "unload" not in budget_report(ahead)
+        and "offload" not in budget_report(ahead)
     )
     with pytest.raises(ValueError, match="and the device has .* free for it"):
         tiny.ours(tiny.tiny_model(), noise, 2, steps=2)
-    device_of(10 * need, in_use=9 * need)
+    device_of(10 * needed, in_use=9 * needed)
     assert "this take fits beside the weights" in budget_report(budget(KVPolicy(), noise))
 
 
 def test_some_of_the_main_memory_stays_for_others():
-    told = budget(KVPolicy(), tiny.noise_of(9, 4, 4))
-    assert told.usable_bytes == int(told.free_bytes * (1 - budget_module.MARGIN)) < told.free_bytes
+    ahead = budget(KVPolicy(), tiny.noise_of(9, 4, 4))
+    assert (
+        ahead.usable_bytes == int(ahead.free_bytes * (1 - budget_module.MARGIN)) < ahead.free_bytes
+    )
 
 
 def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device_of, monkeypatch):
@@ -278,8 +280,8 @@ def test_the_longest_take_of_a_policy_that_goes_by_the_picture_is_a_range(device
     report = budget_report(budget(policy, noise))
     assert f"surely {surely} latent frames" in report
     assert f"at best {LONGEST} latent frames" in report
-    told = budget_dict(budget(policy, noise))
-    assert (told["surely_longest_frames"]["free"], told["longest_frames"]["free"]) == (
+    values = budget_dict(budget(policy, noise))
+    assert (values["surely_longest_frames"]["free"], values["longest_frames"]["free"]) == (
         surely,
         at_best,
     )
@@ -308,18 +310,18 @@ def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
             )
             for before in (stats[0], None)
         )
-        (told,) = out.ui["kv_estimate"]
-        (least, most), expected = told["needed_bytes"], told["expected"]
+        (values,) = out.ui["kv_estimate"]
+        (least, most), expected = values["needed_bytes"], values["expected"]
         assert (
             expected["share"] == share
             and least < expected["needed_bytes"] < most
-            and len(expected["chunks"]) == len(told["chunks"])
+            and len(expected["chunks"]) == len(values["chunks"])
         )
         found.append(
             (
-                told["surely_longest_frames"]["free"],
+                values["surely_longest_frames"]["free"],
                 expected["longest_frames"]["free"],
-                told["longest_frames"]["free"],
+                values["longest_frames"]["free"],
             )
         )
         assert (
@@ -330,10 +332,10 @@ def test_an_earlier_take_tells_what_is_to_be_expected(device_of, monkeypatch):
             f"(expected {size(expected['allocated_bytes'])})" in out.result[0]
             and f"as expected {found[-1][1]} latent frames" in out.result[0]
         )
-        assert json.loads(out.result[1]) == json.loads(json.dumps(told)) and not torch.equal(
+        assert json.loads(out.result[1]) == json.loads(json.dumps(values)) and not torch.equal(
             out.result[2], blank.result[2]
         )
-        assert blank.ui["kv_estimate"][0] == {**told, "expected": None}
+        assert blank.ui["kv_estimate"][0] == {**values, "expected": None}
     with pytest.raises(ValueError, match="gamma 1.8 there and 2.0 here"):
         budget(
             KVPolicy(DeCoPrune(gamma=2.0)),
@@ -412,9 +414,9 @@ def test_the_host_is_told_an_expected_share_of_what_the_picture_decides(plans):
 
 def test_given_frames_count():
     noise = tiny.noise_of(9, 4, 4)
-    told = budget(KVPolicy(), noise, prefix=noise[:, :, :4])
-    assert budget_dict(told)["given_frames"] == 4 and [
-        chunk["given"] for chunk in budget_dict(told)["chunks"]
+    ahead = budget(KVPolicy(), noise, prefix=noise[:, :, :4])
+    assert budget_dict(ahead)["given_frames"] == 4 and [
+        chunk["given"] for chunk in budget_dict(ahead)["chunks"]
     ] == [True, True, False, False, False]
     with pytest.raises(ValueError, match="longer than its prefix"):
         budget(KVPolicy(), noise, prefix=noise)
