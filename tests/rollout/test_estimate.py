@@ -7,15 +7,12 @@ import torch
 from keepsake.kv_policies import (
     HISTORY,
     Bank,
-    ContextRecompute,
     DeCoPrune,
     FlashForward,
     FullKV,
-    Hierarchical,
     KVPolicy,
     KVStorage,
     RandomPrune,
-    RollingForcing,
     SinkWindow,
     Take,
     TempDiffPrune,
@@ -27,18 +24,9 @@ from keepsake.rollout.take_plan import TakePlan
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
 from .. import fake
-from ..kv_policies.retention.test_invariants import CASES
+from ..cases import OWN_HISTORY, RETENTION_CASES
 
 SIGMAS = (1.0, 0.8, 0.5, 0.0)
-SCHEDULES = [
-    FlashForward(
-        anchor_stride=3, block_anchors=2, anchor_window=2, planner_history=2, stage_history=2
-    ),
-    FlashForward(anchor_window=0),
-    Hierarchical(5),
-    RollingForcing(9),
-    ContextRecompute(5),
-]
 HELD = [
     KVPolicy(SinkWindow(1, 7), storage=KVStorage("int4", full_chunks=1, sink_frames=1)),
     KVPolicy(storage=KVStorage("fp8", 1, 0)),
@@ -52,8 +40,8 @@ HELD = [
 ]
 FIXED = (
     HELD
-    + [KVPolicy(retention) for retention in CASES if not retention.by_content]
-    + [KVPolicy(schedule=schedule) for schedule in SCHEDULES]
+    + [KVPolicy(retention) for retention in RETENTION_CASES if not retention.by_content]
+    + [KVPolicy(schedule=schedule) for schedule in OWN_HISTORY]
 )
 TAKES = [
     dict(frames=8, streams=2),
@@ -110,7 +98,7 @@ def test_the_estimate_is_what_a_run_measures(policy, take):
 @pytest.mark.parametrize("take", TAKES, ids=repr)
 @pytest.mark.parametrize(
     "retention",
-    [case for case in CASES if case.by_content]
+    [case for case in RETENTION_CASES if case.by_content]
     + [DeCoPrune(gamma=2.0, score="cosine distance", min_keep_per_block=1)],
     ids=repr,
 )
@@ -241,7 +229,7 @@ def test_another_length_is_planned_anew():
 
 
 @pytest.mark.parametrize(
-    "policy", [*FIXED, *(KVPolicy(case) for case in CASES if case.by_content)], ids=repr
+    "policy", [*FIXED, *(KVPolicy(case) for case in RETENTION_CASES if case.by_content)], ids=repr
 )
 def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
     if not policy.schedule.pauses:
@@ -279,7 +267,7 @@ def test_what_a_memory_brings_is_counted():
 
 @pytest.mark.parametrize(
     "policy",
-    [KVPolicy(), KVPolicy(SinkWindow(2, 6)), KVPolicy(schedule=SCHEDULES[0]), HELD[0]],
+    [KVPolicy(), KVPolicy(SinkWindow(2, 6)), KVPolicy(schedule=OWN_HISTORY[0]), HELD[0]],
     ids=repr,
 )
 def test_prompts_in_time_are_estimated_in_every_length(policy):
@@ -323,7 +311,7 @@ def test_the_longest_take_is_the_last_that_fits():
 
 
 def test_lanes_share_out_what_is_allocated():
-    told = estimate(plan(KVPolicy(schedule=SCHEDULES[0])))
+    told = estimate(plan(KVPolicy(schedule=OWN_HISTORY[0])))
     assert (
         set(told.lane_bytes) == set(told.bank_names)
         and sum(told.lane_bytes.values()) == told.allocated[0]

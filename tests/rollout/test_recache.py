@@ -19,7 +19,7 @@ from keepsake.rollout.recache import frames_together, planned_reruns
 from keepsake.rollout.timeline import PromptStart, plan_prompts
 
 from .. import fake
-from ..kv_policies.retention.test_invariants import CASES
+from ..cases import RETENTION_CASES
 
 ONE_STEP = (1.0, 0.0)  # no re-noising, whose draws are numbered by generated chunk
 
@@ -52,7 +52,7 @@ def recached(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("retention", CASES, ids=repr)
+@pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 def test_a_recache_leaves_every_token_where_it_was(retention, recached):
     """Reports 37 and 46: sinks survive, and what is run again is so under the new prompt."""
     _, trace, transformer = fake.take(
@@ -73,7 +73,7 @@ def test_a_recache_leaves_every_token_where_it_was(retention, recached):
 
 @pytest.mark.parametrize(
     "retention",
-    [CASES[0], SinkWindow(2, 12), SinkWindow(0, 8), SinkWindow(1, 10, "shifted")],
+    [RETENTION_CASES[0], SinkWindow(2, 12), SinkWindow(0, 8), SinkWindow(1, 10, "shifted")],
     ids=repr,
 )
 def test_a_recache_under_the_same_words_gives_the_same_memory(retention, recached):
@@ -89,7 +89,7 @@ def test_a_recache_under_the_same_words_gives_the_same_memory(retention, recache
     )
 
 
-@pytest.mark.parametrize("retention", CASES, ids=repr)
+@pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 @pytest.mark.parametrize("frames", [4, 8])
 def test_a_recache_together_leaves_every_token_where_it_was(retention, frames, recached):
     """8 frames reach back to the take's first one, and a sink is written anew; 4 do not."""
@@ -227,7 +227,9 @@ def test_a_blended_transition_recaches_once(recached):
 
 
 @pytest.mark.parametrize(
-    "policy", [KVPolicy(case) for case in CASES] + [KVPolicy(schedule=Hierarchical(6))], ids=repr
+    "policy",
+    [KVPolicy(case) for case in RETENTION_CASES] + [KVPolicy(schedule=Hierarchical(6))],
+    ids=repr,
 )
 def test_after_a_cut_nothing_of_the_earlier_shot_is_read(policy):
     _, trace, transformer = fake.take(policy, 12, starts=[PromptStart(6, "cut")])
@@ -236,7 +238,7 @@ def test_after_a_cut_nothing_of_the_earlier_shot_is_read(policy):
     assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
 
 
-@pytest.mark.parametrize("retention", CASES, ids=repr)
+@pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     """The sink is pinned to the new shot's first frames."""
     names = {}

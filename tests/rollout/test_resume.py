@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from keepsake.kv_policies import (
+    SCHEDULES,
     ContextRecompute,
     DeCoPrune,
     DirectedForcing,
@@ -22,7 +23,7 @@ from keepsake.rollout.timeline import PromptStart
 from keepsake.rollout.tree_file import pack
 
 from .. import fake
-from ..kv_policies.retention.test_invariants import CASES
+from ..cases import RETENTION_CASES
 
 FLASH = [
     FlashForward(
@@ -43,6 +44,17 @@ FLASH = [
     ),
     FlashForward(anchor_window=0, budget_frames=9),
 ]
+WITH_PARAMETERS = {
+    FlashForward: FLASH,
+    RollingForcing: [RollingForcing(15)],
+    ContextRecompute: [ContextRecompute(5)],
+}
+SCHEDULED = [
+    schedule
+    for kind in SCHEDULES
+    if kind.pauses and kind.keeps_own_history
+    for schedule in WITH_PARAMETERS.get(kind, [kind()])
+]
 TABLE = HeadTable("fake", "drift", ((0.1, 0.9), (0.6, 0.4)))
 HELD = [
     KVPolicy(
@@ -53,13 +65,11 @@ HELD = [
 ]
 POLICIES = [
     *HELD,
-    *(KVPolicy(retention) for retention in CASES),
-    *(
-        KVPolicy(schedule=schedule)
-        for schedule in (*FLASH, RollingForcing(15), ContextRecompute(5))
-    ),
+    *(KVPolicy(retention) for retention in RETENTION_CASES),
+    *(KVPolicy(schedule=schedule) for schedule in SCHEDULED),
     KVPolicy(
-        CASES[0], DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE)
+        RETENTION_CASES[0],
+        DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE),
     ),
     KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6)),
     KVPolicy(SinkWindow(1, 8), DirectedForcing(uniform_budget=4)),

@@ -7,7 +7,8 @@ import torch
 from keepsake.host.forward.prompts import add_prompt
 from keepsake.kv_policies import (
     RETENTIONS,
-    ContextRecompute,
+    SCHEDULES,
+    SELECTIONS,
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
@@ -43,20 +44,27 @@ PARAMETERS = {
         static_sink_frames=1,
         static_recent_frames=2,
     ),
+    DirectedForcing: dict(uniform_budget=5, active_from=6),
+    FlashForward: dict(
+        anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1
+    ),
+    Hierarchical: dict(window_frames=9),
+    RollingForcing: dict(window_frames=12),
 }
+
+
+def with_parameters(kinds) -> dict:
+    """One policy of each kind, by its name."""
+    return {kind.__name__: kind(**PARAMETERS.get(kind, {})) for kind in kinds}
+
+
 POLICIES = {
-    **{kind.__name__: KVPolicy(kind(**PARAMETERS.get(kind, {}))) for kind in RETENTIONS},
-    "DirectedForcing": KVPolicy(
-        DeCoPrune(**PRUNING), DirectedForcing(uniform_budget=5, active_from=6)
-    ),
-    "FlashForward": KVPolicy(
-        schedule=FlashForward(
-            anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1
-        )
-    ),
-    "Hierarchical": KVPolicy(schedule=Hierarchical(window_frames=9)),
-    "RollingForcing": KVPolicy(schedule=RollingForcing(window_frames=12)),
-    "ContextRecompute": KVPolicy(schedule=ContextRecompute()),
+    **{name: KVPolicy(retention) for name, retention in with_parameters(RETENTIONS).items()},
+    **{
+        name: KVPolicy(DeCoPrune(**PRUNING), selection)
+        for name, selection in with_parameters(SELECTIONS).items()
+    },
+    **{name: KVPolicy(schedule=schedule) for name, schedule in with_parameters(SCHEDULES).items()},
 }
 SWITCHES = {
     "none": None,
@@ -65,15 +73,18 @@ SWITCHES = {
     "cut": ("cut", 0),
     "blend": ("recache", 5),
 }
-REFUSED = {
-    *(
-        (name, way)
-        for name in ("FlashForward", "RollingForcing")
-        for way in ("recache", "cut", "blend")
-    ),
-    ("Hierarchical", "recache"),
-    ("Hierarchical", "blend"),
-}
+
+
+def is_refused(policy: KVPolicy, switch: str) -> bool:
+    """Whether the policy's schedule cannot change prompts in this way."""
+    return SWITCHES[switch] is not None and SWITCHES[switch][0] not in policy.schedule.switches
+
+
+def test_which_ways_the_schedules_refuse():
+    refused = {name: [w for w in SWITCHES if is_refused(p, w)] for name, p in POLICIES.items()}
+    assert refused["CleanPass"] == []
+    assert refused["FlashForward"] == refused["RollingForcing"] == ["recache", "cut", "blend"]
+    assert refused["Hierarchical"] == ["recache", "blend"]
 
 
 def prompts(mode, blend=0, at=SWITCH, recache_frames=12, to=4):
@@ -104,7 +115,7 @@ def test_every_input_works_with_every_policy_or_is_refused_before_sampling(
 ):
     prefix = tiny.noise_of(given, 4, 4, seed=8) if given else None
     positive, steps = prompts(*SWITCHES[switch]) if SWITCHES[switch] else None, []
-    if (name, switch) in REFUSED:
+    if is_refused(POLICIES[name], switch):
         with pytest.raises(
             ValueError, match=f"{SWITCHES[switch][0]}, which {name} cannot do. Use swap"
         ):

@@ -17,7 +17,7 @@ from keepsake.kv_policies.storage import host_pages
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
-from ..retention.test_invariants import CASES
+from ...cases import RETENTION_CASES
 from .test_storage import TAKE
 
 HOST = KVStorage("model", device="cpu")
@@ -55,7 +55,7 @@ def late(monkeypatch):
 @pytest.mark.parametrize(
     "policy",
     [
-        *(KVPolicy(case) for case in CASES),
+        *(KVPolicy(case) for case in RETENTION_CASES),
         *(KVPolicy(SinkWindow(2, 7), select) for select in SELECTIONS),
     ],
     ids=repr,
@@ -84,7 +84,7 @@ def test_a_take_from_main_memory_is_the_same_to_the_last_bit(late, policy, optio
 
 @pytest.mark.parametrize("stop", [3, 7])
 def test_it_is_saved_and_goes_on_to_the_last_bit(stop):
-    for retention in CASES:
+    for retention in RETENTION_CASES:
         kept, policy = [], KVPolicy(retention, storage=HOST)
         fake.take(policy, 12, stop_after=stop, on_memory=kept.append)
         assert torch.equal(

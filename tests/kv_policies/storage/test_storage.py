@@ -24,7 +24,7 @@ from keepsake.kv_policies.storage.coded_keys import GROUP
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
-from ..retention.test_invariants import CASES
+from ...cases import RETENTION_CASES
 
 GEOMETRY = Geometry(layers=2, heads=2, head_dim=8, grid=(3, 5), chunk_frames=2, temporal_channels=4)
 STEP = {
@@ -215,7 +215,7 @@ def test_bytes_are_as_promised_scales_included(dtype, share, head_dim):
     assert long.store.coded_row_bytes / geometry.layers <= share * 2 * 2 * head_dim * 2
 
 
-@pytest.mark.parametrize("retention", CASES, ids=repr)
+@pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 def test_a_take_in_8_bits_is_near_the_one_in_full(retention):
     if retention.moving_frames(TAKE) > 3:
         pytest.skip("refused: it turns keys again and again")
