@@ -70,6 +70,7 @@ args = common.start(
     },
 )
 import json
+import re
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
@@ -83,6 +84,7 @@ from keepsake.demo import world
 from keepsake.demo.load import load_demo_world
 from keepsake.host.take.take import sample_take
 from keepsake.kv_policies import (
+    RETENTIONS,
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
@@ -117,6 +119,9 @@ PRUNING = {
     "reverse": ReversePrune(DeCoPrune(**DEFAULTS)),
     "temp_diff": TempDiffPrune(DeCoPrune(**DEFAULTS)),
 }
+for kind in RETENTIONS:
+    if kind not in {type(retention) for retention in PRUNING.values()}:
+        PRUNING[re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()] = kind()
 QUICK = "full", "sink_window", "decoprune", "random"
 READING = {
     "directed": DirectedForcing(head_table=TABLE),
