@@ -4,10 +4,13 @@ whole or not at all, and checked when it is read.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,6 +23,19 @@ from ..kv_policies.state import damaged
 
 FORMAT = "keepsake_kv_memory"
 VERSION = 1
+# What file systems answer that cannot sync a file or a folder: network shares, FUSE.
+NO_SYNC = {
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EBADF,
+    errno.EACCES,
+    errno.EPERM,
+}
+# Seconds between two tries at a file that another program holds open (on Windows a player, a virus
+# scanner, a file manager's preview).
+WAITS = (0.1, 0.2, 0.4, 0.8)
 REFERENCE = "@"  # in the header, {REFERENCE: name} stands for the tensor of that name
 
 
@@ -65,7 +81,8 @@ def partial_of(path: Path) -> Path:
 def save_tree(tree: State, path: Path):
     """Write the file. At any time `path` holds what was there before, or all of the new file.
 
-    ValueError, before anything is written, where the disk has no room.
+    ValueError, before anything is written, where the disk has no room; OSError, in a sentence,
+    where it cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     header = json.dumps(pack(tree, "", tensors))
@@ -87,24 +104,48 @@ def save_tree(tree: State, path: Path):
             "crc32": checksum(header, tensors),
         }
         save_file(tensors, partial, metadata)
-        _sync(partial)
-        os.replace(partial, path)
-        _sync(path.parent)
-    except SafetensorError as error:
-        raise OSError(f"The KV memory could not be written to {path.parent}: {error}.") from None
+        sync(partial)
+        when_free(lambda: os.replace(partial, path))
+        sync(path.parent)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"The KV memory could not be written to {path.parent}: {reason}.") from error
     finally:
+        _remove(partial)
+
+
+def _remove(partial: Path):
+    try:
         partial.unlink(missing_ok=True)
+    except OSError:
+        pass  # held by another program, or the folder is gone; the next save writes over it
 
 
-def _sync(path: Path):
-    """Wait until a file, or the list of a folder, is on the disk."""
+def when_free(write: Callable[[], object]):
+    """Call `write`, and again for a second and a half while another program holds its file;
+    PermissionError where it still does then.
+    """
+    for seconds in WAITS:
+        try:
+            return write()
+        except PermissionError:
+            time.sleep(seconds)
+    return write()
+
+
+def sync(path: Path):
+    """Wait until a file, or the list of a folder, is on the disk, where its file system can."""
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
 
 
 def load_tree(path: Path) -> State:

@@ -15,6 +15,7 @@ PLAIN = {
     "contextlib",
     "copy",
     "dataclasses",
+    "errno",
     "functools",
     "importlib",
     "inspect",

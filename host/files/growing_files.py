@@ -4,6 +4,7 @@ crash.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +16,10 @@ from torch import Tensor
 from ...kv_policies import KVMemoryError
 from ...kv_policies.state import count_of, part_of, tensor_of
 from ...rollout.memory_file import KVMemory, chunks_of
-from ...rollout.tree_file import load_tree, save_tree
-from .names import free_path
+from ...rollout.tree_file import load_tree, save_tree, when_free
+from .names import free_path, writing
 from .stream_decode import StreamDecoder, require_causal
-from .video_file import append_pictures
+from .video_file import append, fragment
 
 VIDEO = ".mp4"
 FOLDER = ".take"  # ending of the folder beside the video
@@ -71,17 +72,21 @@ class GrowingFiles:
     KV memory without the latents, the decoder's state, and how long the video was. For each save
     there is also a file of the latents that came since the one before. What `memory.safetensors`
     does not count is left from a crash, and is written over.
+
+    While another program holds the video, as Windows lets one do, new fragments wait here for the
+    next chunk, and are in the memory of each save.
     """
 
     def __init__(self, stream: StreamToFile, decoder: StreamDecoder):
         self.stream = stream
         self.decoder = decoder
         self.video: Path | None = None  # a new take is named when its first pictures come
-        self.pictures = 0  # in the video
+        self.pictures = 0  # in the video and the fragments that wait
         self.size = 0  # bytes of the video
+        self.waiting = b""  # fragments that come next in the video
         self.saved = 0  # latent frames in the files
         self.memory: KVMemory | None = None  # that the take goes on from
-        self._begun = False  # whether pictures were added since these files were opened
+        self._begun = False  # whether the video is this take's, and ends where the take goes on
 
     @property
     def folder(self) -> Path:
@@ -104,6 +109,9 @@ class GrowingFiles:
         self.decoder.restore(part_of(saved_video, "decoder", dict))
         self.pictures = count_of(saved_video, "pictures", MOST_PICTURES)
         self.size = count_of(saved_video, "bytes", MOST_BYTES)
+        if "waiting" in saved_video:
+            waiting = tensor_of(saved_video, "waiting", torch.uint8, None)
+            self.waiting = waiting.numpy().tobytes()
         if self._video_size() < self.size:
             raise KVMemoryError(
                 f"{video.name} is shorter than at its last save, so it cannot go on. Turn resume "
@@ -134,18 +142,11 @@ class GrowingFiles:
     def add(self, latents: Tensor):
         """Decode raw latents of the next frames, `[1, C, F, 2h, 2w]`, into the video."""
         pictures = self.decoder(latents)
-        if not self._begun:
-            self._begin_video()
-        self._append(pictures)
-
-    def _begin_video(self):
-        """Cut the video back to the save that the take goes on from, or take a free name."""
-        if self.memory:
-            os.truncate(self.video, self.size)
-        else:
+        if self.video is None:
             self.video = self.stream.free_path()
-            self.video.open("x").close()  # an empty file takes the name
-        self._begun = True
+            with writing(self.video):
+                self.video.open("x").close()  # an empty file takes the name
+        self._append(pictures)
 
     def save(self, memory: KVMemory, ended: bool):
         """Make what came so far safe; `memory` has the latents since the save before.
@@ -153,13 +154,16 @@ class GrowingFiles:
         When the take has `ended`, a frame that waits for its pair is decoded alone. That comes
         after the state that is saved, so that a longer take can go on from before it.
         """
-        self.folder.mkdir(exist_ok=True)
+        with writing(self.folder):
+            self.folder.mkdir(exist_ok=True)
         saved_video = {
             "decoder": self.decoder.state(),
             "pictures": self.pictures,
             "bytes": self.size,
             "fps": self.stream.fps,
         }
+        if self.waiting:
+            saved_video["waiting"] = torch.frombuffer(bytearray(self.waiting), dtype=torch.uint8)
         if ended:
             self._append(self.decoder.last())
         save_tree({"latents": memory.latents}, self._part(self.saved))
@@ -168,13 +172,38 @@ class GrowingFiles:
         self.saved = memory.frames
 
     def report(self) -> str:
+        held = (
+            " The latest are not in it: another program holds the file open. Close it; the latents "
+            "have them, and a take that goes on writes them."
+            if self.waiting
+            else ""
+        )
         return (
-            f"Streamed to {self.video}: {self.pictures} pictures. "
+            f"Streamed to {self.video}: {self.pictures} pictures.{held} "
             f"Saved up to latent frame {self.saved}."
         )
 
     def _append(self, pictures: Tensor):
-        if not len(pictures):
+        if len(pictures):
+            self.waiting += fragment(pictures, self.pictures, self.stream.fps)
+            self.pictures += len(pictures)
+        try:
+            with writing(self.video):
+                when_free(self._write)
+        except PermissionError:
+            logging.warning(
+                "Keepsake: another program holds %s; its pictures wait for the next chunk.",
+                self.video,
+            )
+
+    def _write(self):
+        """Put the fragments that wait into the video; PermissionError where another program holds
+        it.
+        """
+        if not self._begun:
+            os.truncate(self.video, self.size)  # back to the save that the take goes on from
+            self._begun = True
+        if not self.waiting:
             return
         if self._video_size() != self.size:
             raise RuntimeError(
@@ -182,9 +211,9 @@ class GrowingFiles:
                 "goes on in it. Turn resume on to go on from the last save, in one ComfyUI at a "
                 "time."
             )
-        append_pictures(self.video, pictures, self.pictures, self.stream.fps)
-        self.pictures += len(pictures)
+        append(self.video, self.waiting)
         self.size = self._video_size()
+        self.waiting = b""
 
     def _video_size(self) -> int:
         return self.video.stat().st_size if self.video.exists() else 0

@@ -16,16 +16,18 @@ SUFFIX = ".safetensors"
 
 
 def _register() -> str:
-    """Make our folder known to the host, and return its path."""
+    """Make our folder known to the host, before all others, so that a name that was just saved is
+    that file; return its path.
+    """
     path = os.path.join(folder_paths.get_output_directory(), FOLDER)
-    names.register(FOLDER, [path], SUFFIX)
+    names.register(FOLDER, [path], SUFFIX, first=True)
     return path
 
 
 def saved_memories() -> list[str]:
-    """Saved memories, by their paths in the folder."""
-    os.makedirs(_register(), exist_ok=True)
-    return folder_paths.get_filename_list(FOLDER)
+    """Saved memories, by their paths in the folder; none where it is not there yet."""
+    _register()
+    return names.listed(FOLDER)
 
 
 def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
@@ -35,7 +37,8 @@ def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
     folder = _register()
     path = names.free_path(filename_prefix, folder, SUFFIX)
     # An empty partial file takes the name: the host counts it when it numbers the next files.
-    partial_of(path).open("x").close()
+    with names.writing(path):
+        partial_of(path).open("x").close()
     logging.info("Keepsake: writing %s to %s", memory.report(), path)
     save_memory(memory, path)
     name = os.path.relpath(path, folder)

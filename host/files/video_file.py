@@ -9,6 +9,8 @@ from pathlib import Path
 import av
 from torch import Tensor
 
+from ...rollout.tree_file import sync
+
 TICKS = 1000  # of the file's clock, for a picture at a frame rate with denominator 1
 FORMAT_OPTIONS = {"movflags": "frag_keyframe+empty_moov+default_base_moof+skip_trailer"}
 CODEC_OPTIONS = {
@@ -21,25 +23,29 @@ CODEC_OPTIONS = {
 BOX_HEADER = 8  # bytes from a box's name to its content: the name, version and flags
 
 
-def append_pictures(path: Path, pictures: Tensor, first: int, fps: float):
-    """Add pictures `[N, H, W, 3]`, 0 to 1, as one fragment that needs no other. They are number
-    `first` and following; number 0 begins the file.
-
-    Where the disk has no room for it, the file is as it was before.
+def fragment(pictures: Tensor, first: int, fps: float) -> bytes:
+    """What adds pictures `[N, H, W, 3]`, 0 to 1, to a video: one fragment that needs no other. They
+    are number `first` and following; number 0 begins the file.
     """
     rate = Fraction(fps).limit_denominator(1001)
-    movie = _fragment(pictures, rate)
+    movie = _movie(pictures, rate)
     # Only the file's first fragment brings the header; a box's length stands before its name.
     start = 0 if first == 0 else movie.index(b"moof") - 4
     data = bytearray(movie[start:])
     _write_box(data, b"tfdt", struct.pack(">Q", first * rate.denominator * TICKS))  # its time
     _write_box(data, b"mfhd", struct.pack(">I", first + 1))  # its number
-    size_before = path.stat().st_size if first else 0
+    return bytes(data)
+
+
+def append(path: Path, data: bytes):
+    """Add fragments to a video file, which is as it was before where that fails: PermissionError
+    where another program holds it, any other OSError where the disk has no room for it.
+    """
+    size_before = path.stat().st_size
     try:
         with open(path, "ab") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(path)
     except OSError:
         os.truncate(path, size_before)
         raise
@@ -51,7 +57,7 @@ def _write_box(data: bytearray, name: bytes, content: bytes):
     data[at : at + len(content)] = content
 
 
-def _fragment(pictures: Tensor, rate: Fraction) -> bytes:
+def _movie(pictures: Tensor, rate: Fraction) -> bytes:
     """An MP4 of one fragment that begins at 0."""
     sink = io.BytesIO()
     options = {**FORMAT_OPTIONS, "video_track_timescale": str(rate.numerator * TICKS)}

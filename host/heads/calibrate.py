@@ -6,23 +6,23 @@ import hashlib
 import json
 import logging
 import os
+import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import comfy.samplers
 import comfy.utils
-import folder_paths
 import torch
 from torch import Tensor
 
 from ...kv_policies import HeadTable, KVPolicy
 from ...kv_policies.selection.masked_head import MaskedHead
-from ..files.names import plain_name
+from ..files.names import free_path, plain_name, writing
 from ..model.backbone import require_wan
 from ..model.profiles import ARProfile, profile_of
 from ..take.take import sample_take
-from .heads import TABLES, model_name, save_json
+from .heads import PARTIAL, SUFFIX, TABLES, model_name, output_folder, save_json
 
 CRITIC_FRAMES = 21  # latent frames that a bidirectional score model sees at once
 CRITIC_SIGMAS = (0.9, 0.7, 0.5)  # noise levels at which the two scores are compared
@@ -132,6 +132,7 @@ def calibrate_heads(
             "drift."
         )
     plain_name(name)
+    free_path(name, output_folder(TABLES), SUFFIX)  # refused now, and not after the takes
     policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
     score_models = None
     if real is not None:
@@ -220,15 +221,13 @@ class SavedScores:
     """
 
     def __init__(self, name: str, key: str):
-        folder, stem, *_ = folder_paths.get_save_image_path(
-            os.path.join(TABLES, name), folder_paths.get_output_directory()
-        )
-        self.path = os.path.join(folder, f"{stem}.partial.json")
+        # Without the date that the table's name may have, so that tomorrow finds it again.
+        stem = re.sub("[%:]", "", name)
+        self.path = Path(output_folder(TABLES), f"{stem}{PARTIAL}")
         self.key = key  # a `calibration_key`
         self.scores: dict[tuple[int, int], float] = {}
         try:
-            with open(self.path, encoding="utf-8") as file:
-                content = json.load(file)
+            content = json.loads(self.path.read_text(encoding="utf-8"))
             if content["key"] == key:
                 self.scores = {
                     (int(layer), int(head)): float(score)
@@ -240,14 +239,14 @@ class SavedScores:
     def add(self, layer: int, head: int, score: float):
         self.scores[layer, head] = score
         rows = [[*place, score] for place, score in self.scores.items()]
-        unfinished = self.path + ".new"
-        with open(unfinished, "w", encoding="utf-8") as file:
-            json.dump({"key": self.key, "scores": rows}, file)
-        os.replace(unfinished, self.path)
+        unfinished = self.path.with_name(f"{self.path.name}.new")
+        with writing(self.path):
+            unfinished.write_text(json.dumps({"key": self.key, "scores": rows}), encoding="utf-8")
+            os.replace(unfinished, self.path)
 
     def remove(self):
-        if os.path.exists(self.path):
-            os.remove(self.path)
+        with writing(self.path):
+            self.path.unlink(missing_ok=True)
 
 
 def calibration_key(

@@ -17,20 +17,26 @@ from ..take.take import sample_take
 MAPS = "kv_head_maps"
 TABLES = "kv_head_tables"
 SUFFIX = ".json"
+PARTIAL = ".partial.json"  # of a calibration in progress
 SHIPPED = str(Path(__file__).parents[2] / "demo" / "heads")
+
+
+def output_folder(folder: str) -> str:
+    """Where our nodes write files of MAPS or TABLES."""
+    return os.path.join(folder_paths.get_output_directory(), folder)
 
 
 def register(folder: str):
     """Make MAPS or TABLES known to the host; the pack's own files count among theirs."""
-    roots = (folder_paths.models_dir, folder_paths.get_output_directory(), SHIPPED)
-    names.register(folder, [os.path.join(root, folder) for root in roots], SUFFIX)
+    in_models = os.path.join(folder_paths.models_dir, folder)
+    shipped = os.path.join(SHIPPED, folder)
+    names.register(folder, [in_models, output_folder(folder), shipped], SUFFIX)
 
 
 def names_in(folder: str) -> list[str]:
     """Files of MAPS or TABLES, without those of a calibration in progress."""
     register(folder)
-    files = folder_paths.get_filename_list(folder)
-    return [name for name in files if not name.endswith(".partial.json")]
+    return [name for name in names.listed(folder) if not name.endswith(PARTIAL)]
 
 
 def _read(folder: str, name: str) -> str:
@@ -56,9 +62,9 @@ def file_version(folder: str, name: str) -> str:
 
 def save_json(folder: str, name: str, text: str) -> Path:
     """Write into the output folder under a name that is free; return the path."""
-    output = folder_paths.get_output_directory()
-    path = names.free_path(os.path.join(folder, name), output, SUFFIX)
-    path.write_text(text, encoding="utf-8")
+    path = names.free_path(name, output_folder(folder), SUFFIX)
+    with names.writing(path):
+        path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -85,6 +91,7 @@ def profile_heads(
     that the map was written to.
     """
     names.plain_name(name)
+    names.free_path(name, output_folder(MAPS), SUFFIX)  # refused now, and not after the takes
     by_layer: dict[int, list[Tensor]] = {}
 
     def watch(layer: int, share: Tensor):

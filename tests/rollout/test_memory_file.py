@@ -41,7 +41,7 @@ def test_a_file_holds_what_was_saved(path):
     )
 
 
-@pytest.mark.parametrize("at", ["save_file", "_sync", "replace"])
+@pytest.mark.parametrize("at", ["save_file", "sync", "replace"])
 def test_a_fault_at_any_point_leaves_the_file_before(path, monkeypatch, at):
     save_memory(kept(), path)
     before = path.read_bytes()
@@ -89,7 +89,7 @@ load_pack()
 from pathlib import Path
 from keepsake.rollout import memory_file, tree_file
 memory = memory_file.load_memory(Path({str(path)!r}))
-tree_file._sync = lambda path: os._exit(9)
+tree_file.sync = lambda path: os._exit(9)
 memory_file.save_memory(memory, Path({str(path)!r}))
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == 9

@@ -2,6 +2,7 @@
 that were tampered with.
 """
 
+import errno
 import os
 import random
 
@@ -110,16 +111,94 @@ def test_two_takes_that_begin_together_have_a_video_each(model, vae, output, mon
     """
     first, second = (StreamToFile(vae, "take", 16.0, 1, False).open(model) for _ in range(2))
 
-    real = streams.append_pictures
+    real = streams.fragment
 
-    def append_pictures(*args):
-        monkeypatch.setattr(streams, "append_pictures", real)
+    def fragment(*args):
+        monkeypatch.setattr(streams, "fragment", real)
         second.add(tiny.noise_of(7, 4, 6))
-        real(*args)
+        return real(*args)
 
-    monkeypatch.setattr(streams, "append_pictures", append_pictures)
+    monkeypatch.setattr(streams, "fragment", fragment)
     first.add(tiny.noise_of(5, 4, 6))
     assert [len(pictures_of(take.video)) for take in (first, second)] == [17, 25]
+
+
+class Held:
+    """Another program that holds the video open, as Windows lets one do: while it does, nobody
+    writes into the file.
+    """
+
+    def __init__(self, monkeypatch):
+        self.tries = 0  # writes that are refused from now on
+        real = streams.append
+
+        def append(path, data):
+            if self.tries:
+                self.tries -= 1
+                raise PermissionError(13, "Permission denied")
+            real(path, data)
+
+        monkeypatch.setattr(streams, "append", append)
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+
+def test_a_video_that_is_held_for_a_moment_is_whole(model, vae, output, monkeypatch):
+    make(model, vae)
+    held = Held(monkeypatch)
+    for tries in (1, 7):  # five for a chunk, so the second chunk is written with the third
+
+        def hold_in_second_chunk(*args, steps=[], tries=tries):
+            steps.append(1)
+            if len(steps) == 3:
+                held.tries = tries
+
+        _, stats = make(model, vae, callback=hold_in_second_chunk)
+        assert not held.tries and "another program" not in stats.notes[-1]
+    straight = (output / "take_00001_.mp4").read_bytes()
+    for number in (2, 3):
+        assert (output / f"take_0000{number}_.mp4").read_bytes() == straight
+
+
+def test_a_video_that_is_held_to_the_end_is_told_and_a_longer_take_fills_it(
+    model,
+    vae,
+    output,
+    monkeypatch,
+):
+    make(model, vae, frames=13)
+    straight = (output / "take_00001_.mp4").read_bytes()
+    held = Held(monkeypatch)
+    held.tries = 10**6
+    _, stats = make(model, vae, frames=9)
+    video = output / "take_00002_.mp4"
+    assert "The latest are not in it: another program holds the file" in stats.notes[-1]
+    assert video.read_bytes() == b""
+    held.tries = 0
+    _, stats = make(model, vae, frames=13, resume=True)
+    assert "another program" not in stats.notes[-1]
+    assert [number for number, _ in pictures_of(video)] == list(range(49))
+    assert len(pictures_of(output / "take_00001_.mp4")) == 49 and straight
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_cannot_sync_ends_no_take(model, vae, output, monkeypatch, number):
+    """Network shares refuse it for folders, some FUSE file systems for files as well."""
+
+    def fsync(handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    make(model, vae)
+    assert len(pictures_of(output / "take_00001_.mp4")) == 33
+
+
+def test_a_disk_that_breaks_ends_it_in_a_sentence(model, vae, output, monkeypatch):
+    def fsync(handle):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="take_00001_.mp4 cannot be written: input/output error. See"):
+        make(model, vae)
 
 
 def test_another_frame_rate_is_refused(model, vae, output):

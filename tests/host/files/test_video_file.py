@@ -4,9 +4,14 @@ import os
 
 import pytest
 import torch
-from keepsake.host.files.video_file import append_pictures
+from keepsake.host.files.video_file import append, fragment
 
 from .test_stream import pictures_of
+
+
+def add(path, pictures, first):
+    path.touch()
+    append(path, fragment(pictures, first, 16.0))
 
 
 def test_a_cut_in_mid_piece_keeps_every_picture_and_its_time(tmp_path):
@@ -24,7 +29,7 @@ def test_a_cut_in_mid_piece_keeps_every_picture_and_its_time(tmp_path):
 
     pieces, first = [[scene(1, 13)], [scene(2, 40), scene(3, 40), scene(4, 3)], [scene(5, 4)]], 0
     for piece in pieces:
-        append_pictures(tmp_path / "x.mp4", torch.cat(piece), first, 16.0)
+        add(tmp_path / "x.mp4", torch.cat(piece), first)
         first += sum(map(len, piece))
     shown = pictures_of(tmp_path / "x.mp4")
     assert [number for number, _ in shown] == list(range(first))
@@ -44,7 +49,7 @@ def test_a_disk_that_fills_up_leaves_a_video_of_whole_pieces(tmp_path):
     import signal
 
     video, noise = tmp_path / "x.mp4", torch.rand(6, 32, 48, 3)
-    append_pictures(video, noise, 0, 16.0)
+    add(video, noise, 0)
     before, limits, handler = (
         video.read_bytes(),
         resource.getrlimit(resource.RLIMIT_FSIZE),
@@ -53,7 +58,7 @@ def test_a_disk_that_fills_up_leaves_a_video_of_whole_pieces(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     try:
         with pytest.raises(OSError):
-            append_pictures(video, noise, 6, 16.0)
+            add(video, noise, 6)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -69,10 +74,10 @@ def test_the_same_pictures_are_the_same_bytes_on_any_number_of_cores(tmp_path):
         torch.rand(4, 240, 416, 3, generator=torch.Generator().manual_seed(1)),
         os.sched_getaffinity(0),
     )
-    append_pictures(tmp_path / "all.mp4", pictures, 0, 16.0)
+    add(tmp_path / "all.mp4", pictures, 0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        append_pictures(tmp_path / "one.mp4", pictures, 0, 16.0)
+        add(tmp_path / "one.mp4", pictures, 0)
     finally:
         os.sched_setaffinity(0, cores)
     assert (tmp_path / "one.mp4").read_bytes() == (tmp_path / "all.mp4").read_bytes()
