@@ -2,7 +2,10 @@
 `transformer_options`.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import comfy.model_management
+import comfy.model_prefetch
 from comfy.ldm.flux.math import apply_rope1
 from comfy.ldm.modules.attention import optimized_attention
 from comfy.ldm.wan.ar_model import CausalWanSelfAttention
@@ -40,18 +43,21 @@ class SelfAttentionPatch:
                 v.flatten(2),
                 heads=q.shape[2],
                 transformer_options=transformer_options,
+                **chosen_attention(a),
             )
 
-        out = run.session.attend(
-            run.forward,
-            [stream for stream, _ in run.prompts],
-            self.layer,
-            q,
-            k,
-            a.v(x).view(shape),
-            dense,
-            run.is_extra,
-        )
+        v = a.v(x).view(shape)
+        with outside_malloc_graph():
+            out = run.session.attend(
+                run.forward,
+                [stream for stream, _ in run.prompts],
+                self.layer,
+                q,
+                k,
+                v,
+                dense,
+                run.is_extra,
+            )
         for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
             out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
         return a.o(out)
@@ -71,14 +77,38 @@ class CrossAttentionPatch:
             return self.original(x, context, transformer_options=transformer_options, **kwargs)
         run.require_all_rows(x, self.layer)
         a = self.attention
-        k, v = run.session.text(
-            run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context))
-        )
+        with outside_malloc_graph():
+            k, v = run.session.text(
+                run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context))
+            )
         return a.o(
             optimized_attention(
-                a.norm_q(a.q(x)), k, v, heads=a.num_heads, transformer_options=transformer_options
+                a.norm_q(a.q(x)),
+                k,
+                v,
+                heads=a.num_heads,
+                transformer_options=transformer_options,
+                **chosen_attention(a),
             )
         )
+
+
+def chosen_attention(attention) -> dict:
+    """What the host's attention function gets of an attention module beside its tensors: the
+    attention that a quantised checkpoint chose for it. Hosts up to 0.33 have none.
+    """
+    chosen = getattr(attention, "comfy_attention", None)
+    return {} if chosen is None else {"preferred_attention": chosen}
+
+
+def outside_malloc_graph() -> AbstractContextManager:
+    """Around allocations inside a forward that outlive it, as cached keys do.
+
+    Later hosts record what a forward allocates and give the same addresses again in the next one;
+    what is allocated here is left out. Hosts up to 0.33 do not record.
+    """
+    pause = getattr(comfy.model_prefetch, "pause_malloc_graph", nullcontext)
+    return pause()
 
 
 def is_one_of(forward, functions: tuple) -> bool:

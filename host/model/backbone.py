@@ -25,7 +25,7 @@ def require_wan(model):
             f"Keepsake works on video models of the Wan family, and this MODEL is {name}. "
             "Load a Wan checkpoint, for instance with AR Video Model Loader."
         )
-    # Subclasses (VACE, S2V, HuMo, Camera ...) have tokens or inputs beside the video's.
+    # Subclasses (VACE, S2V, HuMo, Camera, Animate 2 ...) have tokens or inputs beside the video's.
     if type(backbone) not in BACKBONES:
         raise ValueError(
             f"This Wan model is a {name}, whose extra inputs Keepsake cannot cut into chunks. "

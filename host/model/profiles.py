@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 
 import comfy.samplers
 import torch
+from comfy.model_sampling import CONST, ModelSamplingDiscreteFlow
 from torch import Tensor
 
 from ...kv_policies import (
@@ -348,9 +349,24 @@ def profile_of(model_options: dict) -> ARProfile | None:
 
 
 def with_profile(model, profile: ARProfile):
-    """Give a profile to a clone of a MODEL, and its shift by the host's own node."""
-    from comfy_extras.nodes_model_advanced import ModelSamplingSD3
-
-    model = ModelSamplingSD3().patch(model, profile.shift)[0] if profile.shift else model.clone()
+    """Give a profile, and its shift, to a clone of a MODEL."""
+    model = model.clone()
+    if profile.shift:
+        model.add_object_patch("model_sampling", shifted_flow(model, profile.shift))
     model.model_options["transformer_options"][PROFILE] = profile
     return model
+
+
+class ShiftedFlow(ModelSamplingDiscreteFlow, CONST):
+    """Rectified flow with shifted noise levels."""
+
+
+def shifted_flow(model, shift: float) -> ShiftedFlow:
+    """What the host's node ModelSamplingSD3 puts on a MODEL. Made here, since the node's own call
+    differs by host version.
+    """
+    flow, before = ShiftedFlow(model.model.model_config), model.get_model_object("model_sampling")
+    flow.set_parameters(shift=shift, multiplier=1000)  # a timestep is 1000 times the noise level
+    if hasattr(before, "noise_scale"):  # not in every host that Keepsake is tested with
+        flow.set_noise_scale(before.noise_scale)
+    return flow

@@ -4,6 +4,7 @@ so that a page that is opened late can draw too.
 
 import logging
 
+from comfy_execution.progress import get_progress_state
 from comfy_execution.utils import get_executing_context
 
 from ...rollout.trace import Trace
@@ -34,7 +35,7 @@ def tell_page(trace: Trace, total_frames: int):
 
         rows = [row for row in trace.rows if row.item == trace.item]
         message = {
-            "node": context.node_id,
+            "node": displayed_node(context.node_id),
             "prompt_id": context.prompt_id,
             "frames": total_frames,
             "chunks": [{name: getattr(row, name) for name in SENT_FIELDS} for row in rows],
@@ -45,3 +46,10 @@ def tell_page(trace: Trace, total_frames: int):
         logging.warning(
             "Keepsake: the message of a finished chunk did not reach the web page.", exc_info=True
         )
+
+
+def displayed_node(node_id: str) -> str:
+    """The node on the page that an executing node stands for: of one in a loop's body, which runs
+    as a copy under an id of its own, the node that was copied.
+    """
+    return get_progress_state().dynprompt.get_display_node_id(node_id)

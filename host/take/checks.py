@@ -4,11 +4,14 @@ import math
 from collections.abc import Sequence
 
 import comfy.model_sampling
+from comfy.patcher_extension import CallbacksMP
 from torch import Tensor
 
 from ..forward.attention import require_patched
 from ..model.backbone import require_wan
 from .sampling_call import SamplingCall
+
+SPARSE_ATTENTION = "block_sparse_attention"  # the host's key of that node's callbacks
 
 
 def require_prepared(model):
@@ -74,6 +77,19 @@ def check_options(options: dict, shape: tuple[int, ...]):
             f"{shape[windows.dim]} belong together in a chunk "
             "here. Remove it: a take is made in chunks, and its KV policy says what they read."
         )
+
+
+def sparse_attention_notes(model, chunks: int) -> tuple[str, ...]:
+    """That the host's node Model Sparse Attention (from 0.35 on) does nothing where a chunk reads
+    more tokens than its own: it acts where there are as many keys as queries.
+    """
+    if chunks < 2 or not model.get_callbacks(CallbacksMP.ON_CLEANUP, SPARSE_ATTENTION):
+        return ()
+    return (
+        "The Model Sparse Attention node on this MODEL does nothing once there is a history to "
+        "read: it acts only where a model reads the tokens that it works on and no others. To "
+        "read a part of the history, use a KV policy (KV Policy: Directed Forcing).",
+    )
 
 
 def check_sigmas(steps: Sequence[float], most: float):

@@ -21,7 +21,7 @@ from ..forward.roles import check_roles
 from ..model.backbone import read_geometry
 from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
-from .checks import check_call, check_options, given_latents
+from .checks import check_call, check_options, given_latents, sparse_attention_notes
 from .plan import HostPlan
 from .request import TakeRequest
 from .resume import check_memory, check_pauses, describe_take, given_before, stream_names
@@ -78,6 +78,7 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
         notes=(
             *profile_notes(profile, chunk_frames, first_sigmas),
             *policy.schedule.notes(policy.models, defaults.noisy_history),
+            *sparse_attention_notes(guider.model_patcher, len(take_plan.chunks)),
             *memory_notes,
             *prompt_notes,
         ),

@@ -4,6 +4,8 @@ import sys
 import types
 
 import pytest
+from comfy_execution.graph import DynamicPrompt
+from comfy_execution.progress import reset_progress_state
 from comfy_execution.utils import CurrentNodeContext
 from keepsake.host.show.live import tell_page
 from keepsake.kv_policies import Chunk
@@ -53,3 +55,16 @@ def test_a_message_that_fails_does_not_end_the_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "server", types.SimpleNamespace())
     with CurrentNodeContext("prompt", "6"):
         tell_page(trace_of_two_items(), 9)
+
+
+def test_a_node_in_a_loop_is_called_by_the_id_that_the_page_knows(sent):
+    """A loop's body runs as copies: node 6 as 5.0.0_6, in the first turn of loop 5."""
+    graph = DynamicPrompt({"5": {}, "6": {}})
+    graph.add_ephemeral_node("5.0.0_6", {}, "5", "6")
+    reset_progress_state("prompt", graph)
+    try:
+        with CurrentNodeContext("prompt", "5.0.0_6"):
+            tell_page(trace_of_two_items(), 9)
+    finally:
+        reset_progress_state("", DynamicPrompt({}))
+    assert [message["node"] for _, message, _ in sent] == ["6"]
