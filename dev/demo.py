@@ -60,8 +60,8 @@ def choose_policy(graph, name, server):
     }
     asked = [
         node_class
-        for known, node_class in policies.items()
-        if known.replace("_", "").startswith(name.lower().replace("_", ""))
+        for file_name, node_class in policies.items()
+        if file_name.replace("_", "").startswith(name.lower().replace("_", ""))
     ]
     if len(asked) != 1:
         sys.exit(f"--policy is {name}, but the policies are: {', '.join(sorted(policies))}.")

@@ -32,8 +32,8 @@ def sampler(**changes):
 # A walk like the quickstart's up to its decoded frames (node 7), in half the length and steps. Node
 # 5 is the policy.
 WALK = {
-    number: made
-    for number, made in json.loads(
+    number: graph_node
+    for number, graph_node in json.loads(
         (setup.ROOT / "workflows/api/quickstart.json").read_text()
     ).items()
     if int(number) <= 7
@@ -192,8 +192,8 @@ LOOK_AT = """numbers => {
 def make_films(server, names):
     for name in names:
         graph = WALK | FILMS[name] | FILM
-        for made in graph.values():
-            made["inputs"] = server.widgets(made["class_type"]) | made["inputs"]
+        for graph_node in graph.values():
+            graph_node["inputs"] = server.widgets(graph_node["class_type"]) | graph_node["inputs"]
         (item,) = server.run(graph)["outputs"]["12"]["images"]
         keep(name, in_fours(opened(server.file(item).read_bytes())))
 

@@ -178,12 +178,12 @@ def take(
         4,
         recache_together=together,
     )
-    known = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
-    lanes = spread(policy.schedule.graph(chunks, known.steps), workers) if workers else {}
+    about = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
+    lanes = spread(policy.schedule.graph(chunks, about.steps), workers) if workers else {}
     session = Session(
         policy,
         geometry(chunk_frames),
-        known,
+        about,
         torch.float64,
         torch.device("cpu"),
         {lane: torch.device("cpu", number) for lane, number in lanes.items()},
@@ -203,9 +203,9 @@ def take(
     threads = [thread() for _ in range(workers)]
     pieces, names = [], {stream: f"prompt {i}" for i, stream in enumerate(streams)}
     if memory:
-        memory.check_carried(policy.schedule.carries(chunks, known.steps, len(memory.chunks)))
+        memory.check_carried(policy.schedule.carries(chunks, about.steps, len(memory.chunks)))
         pieces = [memory.latents]
-    made = len(memory.chunks) if memory else 0
+    finished = len(memory.chunks) if memory else 0
     rollout = Rollout(
         chunks=chunks,
         sigmas=torch.tensor(sigmas, dtype=torch.float64),
@@ -216,7 +216,7 @@ def take(
         trace=trace,
         on_step=on_step,
         workers={lane: threads[number] for lane, number in lanes.items()},
-        pieces=in_pieces(plan_piece(chunks, made, stop_after), every),
+        pieces=in_pieces(plan_piece(chunks, finished, stop_after), every),
         is_kept=on_memory is not None,
         memory=memory,
         names=names,

@@ -74,11 +74,11 @@ def test_the_recipes_end_green(copy):
         tests += ["tests/nodes", "tests/host/model/test_profiles.py"]
     # of the other retentions nothing has changed
     chosen = ["-k", "EveryNth or not test_invariants"]
-    told = run(sys.executable, "-m", "pytest", "-v", *tests, *chosen, folder=copy)
+    output = run(sys.executable, "-m", "pytest", "-v", *tests, *chosen, folder=copy)
     names = ["test_every_fourth_frame", "[EveryNth", "[1-EveryNth", "test_two_forwards_a_chunk"]
     if HOST:
         names += ["[PolicyEveryNth]", "[PolicyLastStep]", "[KVCacheSize]", "[Brook 1.3B]"]
-    assert not [name for name in names if name not in told]
+    assert not [name for name in names if name not in output]
 
 
 def paths_named() -> set[str]:

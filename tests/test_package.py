@@ -82,9 +82,9 @@ def test_pyproject_asks_for_the_packages_of_requirements_txt():
         for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
         if not line.startswith("#")
     ]
-    told = re.search(
+    dependencies = re.search(
         r"^dependencies = \[(.*)\]",
         (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
         re.MULTILINE,
     )[1]
-    assert re.findall(r'"(.*?)"', told) == wanted
+    assert re.findall(r'"(.*?)"', dependencies) == wanted

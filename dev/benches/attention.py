@@ -92,7 +92,7 @@ def main():
 
     def run(selection):
         """Seconds in reads, in the kernel, and of the chunk."""
-        timed, told = Timed(selection), []
+        timed, results = Timed(selection), []
         kernel.clear()
         tiny.ours(
             model,
@@ -101,25 +101,25 @@ def main():
             KVPolicy(SinkWindow(3, WINDOW, "shifted"), timed, FilledContext()),
             prefix=prefix,
             steps=args.steps,
-            on_stats=told.append,
+            on_stats=results.append,
         )
-        return sum(timed.seconds), sum(kernel), told[0].chunks[-1].seconds
+        return sum(timed.seconds), sum(kernel), results[0].chunks[-1].seconds
 
     available = [
         name
-        for name, known in BACKENDS.items()
-        if known.available(torch.zeros(1, 1, 1, DIM // HEADS, dtype=torch.bfloat16))
+        for name, kernel_choice in BACKENDS.items()
+        if kernel_choice.available(torch.zeros(1, 1, 1, DIM // HEADS, dtype=torch.bfloat16))
     ]
     rows = []
     for backend in args.backend or [name for name in available if name != "torch nested"]:
         directed, pairs = DirectedForcing(head_table=table, backend=backend), []
         for pair in range(args.pairs):
             order = (ReadAll(), directed) if pair % 2 else (directed, ReadAll())
-            told = {type(selection): run(selection) for selection in order}
-            pairs.append((told[ReadAll], told[DirectedForcing]))
+            results = {type(selection): run(selection) for selection in order}
+            pairs.append((results[ReadAll], results[DirectedForcing]))
             print(
-                f"{backend}, pair {pair + 1}: chunk dense {told[ReadAll][2]:.1f} s, directed "
-                f"{told[DirectedForcing][2]:.1f} s",
+                f"{backend}, pair {pair + 1}: chunk dense {results[ReadAll][2]:.1f} s, directed "
+                f"{results[DirectedForcing][2]:.1f} s",
                 flush=True,
             )
         budgets = table.budgets(directed.gamma, directed.budget_min, directed.budget_max)[0]

@@ -42,7 +42,7 @@ def take(
     positive = clip.encode_from_tokens_scheduled(
         clip.tokenize(world.prompt(*PROMPTS[number // 2 % len(PROMPTS)]))
     )
-    made, stats = sample_take(
+    sampled, stats = sample_take(
         model,
         positive,
         None,
@@ -53,7 +53,7 @@ def take(
         policy=policy,
         control=control,
     )
-    return vae.decode(made["samples"][0].movedim(1, 0)[:, :, None])[:, 0], [
+    return vae.decode(sampled["samples"][0].movedim(1, 0)[:, :, None])[:, 0], [
         row.start_frame for row in stats.chunks[1:]
     ]
 
@@ -68,7 +68,7 @@ def errors(parts, policy: KVPolicy, takes: int, frames: int) -> dict[str, torch.
         [take(parts, policy, path, number, frames) for number in range(takes)]
         for path in ("hold", "pan right")
     )
-    tenth, step, told = (
+    tenth, step, measured = (
         frames // 10,
         world.STEP * world.CELL,
         {"drift": [], "growth": [], "seam": []},
@@ -76,17 +76,17 @@ def errors(parts, policy: KVPolicy, takes: int, frames: int) -> dict[str, torch.
     for number in range(takes):
         still, other = hold[number][0], square(hold[number ^ 1][0][:1], hold[number][0][:1]).mean()
         error = square(still, still[:1])
-        told["drift"].append((error[-tenth:].mean(), other))
-        told["growth"].append((error[-tenth:].mean() - error[tenth : 2 * tenth].mean(), other))
+        measured["drift"].append((error[-tenth:].mean(), other))
+        measured["growth"].append((error[-tenth:].mean() - error[tenth : 2 * tenth].mean(), other))
         (moving, starts), stranger = walk[number], walk[number ^ 1][0]
         before = moving[[start - 1 for start in starts], :, step:]
-        told["seam"].append(
+        measured["seam"].append(
             (
                 square(moving[starts, :, :-step], before).mean(),
                 square(stranger[starts, :, :-step], before).mean(),
             )
         )
-    return {measure: torch.tensor(pairs) for measure, pairs in told.items()}
+    return {measure: torch.tensor(pairs) for measure, pairs in measured.items()}
 
 
 def main():

@@ -21,7 +21,7 @@ args = common.start(__doc__, rounds={"type": int, "default": 240, "help": "kills
 FRAMES, CHUNK, EVERY, STEPS = 48, 3, 4, 2
 
 
-def take(models, prefix: str, resume: bool, tell=lambda told: None):
+def take(models, prefix: str, resume: bool, tell=lambda lines: None):
     """One run of a take, streamed; `tell` hears where it goes on and each finished chunk. Returns
     its latents.
     """
@@ -33,14 +33,14 @@ def take(models, prefix: str, resume: bool, tell=lambda told: None):
 
     (model, vae), add, made = models, GrowingFiles.add, []
 
-    def told(self, latents):
+    def lines(self, latents):
         if not made:
             tell(f"from {self.saved // CHUNK}\n")
         made.append(1)
         add(self, latents)
         tell("chunk\n")
 
-    GrowingFiles.add = told
+    GrowingFiles.add = lines
     latents, _ = sample_take(
         model,
         tiny.prompt(1),
@@ -68,25 +68,25 @@ def killed(models, prefix: str, seconds: float, result: Path) -> tuple[list[str]
     if child == 0:
         try:
             torch.save(
-                take(models, prefix, True, lambda told: os.write(writer, told.encode())), result
+                take(models, prefix, True, lambda lines: os.write(writer, lines.encode())), result
             )
             os._exit(0)
         except BaseException as error:
             os.write(writer, f"error {error!r}\n".encode())
             os._exit(1)
     os.close(writer)
-    deadline, heard = time.monotonic() + seconds, b""
+    deadline, received = time.monotonic() + seconds, b""
     while (left := deadline - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
         part = os.read(reader, 4096)
         if not part:
             break
-        heard += part
+        received += part
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     while part := os.read(reader, 4096):
-        heard += part
+        received += part
     os.close(reader)
-    return heard.decode().split("\n")[:-1], os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+    return received.decode().split("\n")[:-1], os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
 
 
 def pictures_in(video: Path) -> int:
@@ -131,20 +131,20 @@ def main():
     draw, rounds, lost, unplayable, mismatches, takes, errors = random.Random(1), 0, 0, 0, 0, 0, []
     made, prefix = 0, "take_0"
     while rounds < (12 if args.quick else args.rounds):
-        told, done = killed(models, prefix, draw.uniform(0.05, 0.7) * seconds, out / "result.pt")
+        lines, done = killed(models, prefix, draw.uniform(0.05, 0.7) * seconds, out / "result.pt")
         rounds += not done
         files = sorted(out.glob(f"{prefix}_*.mp4"))
         if any(
-            "is finished: all" in line for line in told
+            "is finished: all" in line for line in lines
         ):  # killed between its last save and its end
             memory = StreamToFile(models[1], prefix, 16.0, EVERY, True).open(models[0]).memory
             torch.save(models[0].model.process_latent_out(memory.latents), out / "result.pt")
             done, rounds = True, rounds - 1
         else:
-            errors += [line for line in told if line.startswith("error")]
-        starts = [int(line.split()[1]) for line in told if line.startswith("from")]
+            errors += [line for line in lines if line.startswith("error")]
+        starts = [int(line.split()[1]) for line in lines if line.startswith("from")]
         if starts:
-            lost, made = max(lost, made - starts[0]), starts[0] + told.count("chunk")
+            lost, made = max(lost, made - starts[0]), starts[0] + lines.count("chunk")
             unplayable += (
                 pictures_in(files[-1]) < 1 + 4 * ((made * CHUNK - 1) // 2 * 2) if made else 0
             )

@@ -195,13 +195,13 @@ def take_of(job: Job, pair: cmbench.Pair, member: int):
         prefix=prefix,
         control=control,
     )
-    made = out["samples"][0]
+    latents = out["samples"][0]
     truth = (
         truth_of(job.pair, member, job.context, job.new)
         if drawn
-        else cmbench.decode(vae, made[:, [pair.walk.index(x) for x in pair.places]])
+        else cmbench.decode(vae, latents[:, [pair.walk.index(x) for x in pair.places]])
     )
-    return cmbench.decode(vae, made[:, pair.returns]), truth, stats
+    return cmbench.decode(vae, latents[:, pair.returns]), truth, stats
 
 
 @torch.inference_mode()
@@ -210,7 +210,7 @@ def run_pair(job: Job) -> list[dict]:
     seconds.
     """
     pair = cmbench.plan_pair(job.pair, job.context, job.new)
-    takes, told = [take_of(job, pair, member) for member in (0, 1)], []
+    takes, measured = [take_of(job, pair, member) for member in (0, 1)], []
     for member, (again, truth, stats) in enumerate(takes):
         stranger = takes[1 - member][1]
         landmarks = (
@@ -219,7 +219,7 @@ def run_pair(job: Job) -> list[dict]:
             else [cmbench.most_unusual(truth, stranger, pair.places)]
         )
         rows = [row for row in stats.chunks if row.start_frame >= job.context]
-        told.append(
+        measured.append(
             {
                 **cmbench.errors(again, truth, stranger, pair.places, landmarks),
                 "motion": [cmbench.motion(again), cmbench.motion(truth)],
@@ -228,7 +228,7 @@ def run_pair(job: Job) -> list[dict]:
                 "all": sum(row.full_tokens for row in rows),
             }
         )
-    return told
+    return measured
 
 
 def row_of(
@@ -350,17 +350,19 @@ def main():
                 [done[job.key] for job in jobs[mode, name] if job.pair == pair]
                 for pair in range(args.episodes // 2)
             ]
-            takes = [[told[member] for told in seeds] for seeds in by_pair for member in (0, 1)]
+            takes = [
+                [measured[member] for measured in seeds] for seeds in by_pair for member in (0, 1)
+            ]
             if name == "full":
                 full[mode] = takes
             rows += [
                 row_of(mode, task, name, takes, full.get(mode)) for task in ("revisit", "landmark")
             ]
-            told = ", ".join(
+            measured = ", ".join(
                 f"{row['task']} {row['recall']:.3f} +- {row['ci95']:.3f}" for row in rows[-2:]
             )
             print(
-                f"{mode}, {name}: {told}, pruned {rows[-1]['prune_ratio']:.1%} "
+                f"{mode}, {name}: {measured}, pruned {rows[-1]['prune_ratio']:.1%} "
                 f"({perf_counter() - began:.0f} s)",
                 flush=True,
             )

@@ -114,17 +114,17 @@ def continuation() -> list[dict]:
 
     def run(policy):
         """Stats of a take, and the process's CPU seconds over its continuation."""
-        told, marks = [], []
+        collected, marks = [], []
         tiny.ours(
             model,
             noise,
             CHUNK,
             replace(policy, schedule=FilledContext()),
             prefix=prefix,
-            on_stats=told.append,
+            on_stats=collected.append,
             callback=lambda *_: marks.append(time.process_time()),
         )  # once for each given chunk and each step
-        return told[0], marks[-1] - marks[chunks - 1]
+        return collected[0], marks[-1] - marks[chunks - 1]
 
     def total(stats, phase=None, given=False) -> float:
         rows = [row for row in stats.chunks if row.given == given]

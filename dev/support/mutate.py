@@ -43,12 +43,12 @@ def mutations(data: bytes, draw, count: int):
 def assemble(header: dict, body: bytes, fix: bool) -> bytes:
     """A file; with `fix` its checksum fits."""
     if fix:
-        told = header.get("__metadata__", {})
-        total = zlib.crc32(str(told.get("parts", "")).encode())
+        header_fields = header.get("__metadata__", {})
+        total = zlib.crc32(str(header_fields.get("parts", "")).encode())
         for name in sorted(name for name in header if name != "__metadata__"):
             first, last = header[name]["data_offsets"]
             total = zlib.crc32(body[first:last], total)
-        told["crc32"] = f"{total:08x}"
+        header_fields["crc32"] = f"{total:08x}"
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
 
@@ -76,37 +76,44 @@ def _bytes(header, body, draw):
 
 def _header(header, body, draw):
     """Another dtype, shape or place of a tensor, or one that is gone; or other metadata."""
-    told = json.loads(header)
-    name = draw.choice([name for name in told if name != "__metadata__"])
+    header_fields = json.loads(header)
+    name = draw.choice([name for name in header_fields if name != "__metadata__"])
     kind = draw.randrange(6)
     if kind == 0:
-        told[name]["dtype"] = draw.choice(DTYPES)
+        header_fields[name]["dtype"] = draw.choice(DTYPES)
     elif kind == 1:
-        told[name]["shape"] = draw.choice(
-            ([], [0], [2**40, 2**40], [1, *told[name]["shape"]], told[name]["shape"][::-1], [-1])
+        header_fields[name]["shape"] = draw.choice(
+            (
+                [],
+                [0],
+                [2**40, 2**40],
+                [1, *header_fields[name]["shape"]],
+                header_fields[name]["shape"][::-1],
+                [-1],
+            )
         )
     elif kind == 2:
-        told[name]["data_offsets"] = draw.choice(([0, 0], [0, 2**60], [5, 1], [-4, 4]))
+        header_fields[name]["data_offsets"] = draw.choice(([0, 0], [0, 2**60], [5, 1], [-4, 4]))
     elif kind == 3:
-        del told[name]
+        del header_fields[name]
     elif kind == 4:
-        told[draw.choice(("/x", "/latents/x", "__metadata__"))] = told.pop(name)
+        header_fields[draw.choice(("/x", "/latents/x", "__metadata__"))] = header_fields.pop(name)
     else:
-        told["__metadata__"][draw.choice(("format", "version", "crc32", "parts"))] = draw.choice(
-            ("", "2", "[]", "{}", "[" * 5000, "null", "1")
+        header_fields["__metadata__"][draw.choice(("format", "version", "crc32", "parts"))] = (
+            draw.choice(("", "2", "[]", "{}", "[" * 5000, "null", "1"))
         )
     try:
-        return assemble(told, body, draw.random() < 0.5)
+        return assemble(header_fields, body, draw.random() < 0.5)
     except (TypeError, KeyError, AttributeError):
-        return assemble(told, body, False)
+        return assemble(header_fields, body, False)
 
 
 def _parts(header, body, draw):
     """Another value somewhere in the header's tree, an entry that is gone or one too many; the
     checksum fits.
     """
-    told = json.loads(header)
-    tree = json.loads(told["__metadata__"]["parts"])
+    header_fields = json.loads(header)
+    tree = json.loads(header_fields["__metadata__"]["parts"])
     places = list(_places(tree))
     for _ in range(draw.randint(1, 3)):
         parent, key = draw.choice(places)
@@ -126,8 +133,8 @@ def _parts(header, body, draw):
                     else next(iter(parent.values()), None),
                 )
             )
-    told["__metadata__"]["parts"] = json.dumps(tree)
-    return assemble(told, body, True)
+    header_fields["__metadata__"]["parts"] = json.dumps(tree)
+    return assemble(header_fields, body, True)
 
 
 def _places(tree):
@@ -140,14 +147,14 @@ def _places(tree):
 
 def _tensor(header, body, draw):
     """Other bytes in a tensor, or two tensors with each other's names; the checksum fits."""
-    told, changed = json.loads(header), bytearray(body)
-    names = [name for name in told if name != "__metadata__"]
+    header_fields, changed = json.loads(header), bytearray(body)
+    names = [name for name in header_fields if name != "__metadata__"]
     if draw.random() < 0.5:
-        first, last = told[draw.choice(names)]["data_offsets"]
+        first, last = header_fields[draw.choice(names)]["data_offsets"]
         for _ in range(draw.randint(1, 20)):
             if last > first:
                 changed[draw.randrange(first, last)] = draw.choice((0, 1, 127, 128, 255))
     else:
         one, other = draw.choice(names), draw.choice(names)
-        told[one], told[other] = told[other], told[one]
-    return assemble(told, bytes(changed), True)
+        header_fields[one], header_fields[other] = header_fields[other], header_fields[one]
+    return assemble(header_fields, bytes(changed), True)

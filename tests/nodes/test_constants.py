@@ -31,7 +31,7 @@ def registered(monkeypatch):
     )
 
 
-def told(name, /, **inputs) -> list[str]:
+def errors_of(name, /, **inputs) -> list[str]:
     """What the host says of such a node; inputs that are not named have their defaults, or come by
     wire, and those that are `...` are left out.
     """
@@ -103,23 +103,23 @@ def told(name, /, **inputs) -> list[str]:
     ids=str,
 )
 def test_it_is_told_before_anything_runs(name, inputs, words):
-    assert not told(name)
-    errors = told(name, **inputs)
+    assert not errors_of(name)
+    errors = errors_of(name, **inputs)
     assert errors and all(words in error for error in errors)
 
 
 def test_a_graph_without_decoprunes_mode_is_refused():
     """So its default may change: a graph that runs says its mode itself."""
-    assert told("PolicyDeCoPrune", mode=...) == ["Required input is missing: mode"]
+    assert errors_of("PolicyDeCoPrune", mode=...) == ["Required input is missing: mode"]
     for mode in ("threshold", "target_keep", "valley"):
-        assert not told("PolicyDeCoPrune", mode=mode)
+        assert not errors_of("PolicyDeCoPrune", mode=mode)
 
 
 def test_ranges_are_held_where_other_inputs_come_by_wire():
     """The host leaves the ranges of all inputs that `validate_inputs` names to it."""
     assert any(
         "window_frames is 5000" in error
-        for error in told("PolicySinkWindow", window_frames=5000, sink_frames=["2", 0])
+        for error in errors_of("PolicySinkWindow", window_frames=5000, sink_frames=["2", 0])
     )
 
 
@@ -142,17 +142,17 @@ def test_every_range_of_a_schema_is_held(name):
             if "options" in allowed
             else []
         ):
-            assert any(part.id in error for error in told(name, **{part.id: value})), (
+            assert any(part.id in error for error in errors_of(name, **{part.id: value})), (
                 part.id,
                 value,
             )
 
 
 def test_what_comes_by_wire_is_not_judged():
-    assert told("PolicySinkWindow", window_frames=3) == told(
+    assert errors_of("PolicySinkWindow", window_frames=3) == errors_of(
         "PolicySinkWindow", window_frames=3, sink_frames=3
     )
     assert all(
         "mismatch" in error
-        for error in told("PolicySinkWindow", window_frames=3, sink_frames=["2", 0])
+        for error in errors_of("PolicySinkWindow", window_frames=3, sink_frames=["2", 0])
     )  # a MODEL, which is no number

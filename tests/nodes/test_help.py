@@ -32,9 +32,9 @@ def test_every_picture_is_there_and_used_once():
 
 def test_every_picture_can_be_made_anew():
     """dev/pictures.py names each, but for the policies, which it makes with their defaults."""
-    made = (ROOT / "dev/pictures.py").read_text(encoding="utf-8")
+    script = (ROOT / "dev/pictures.py").read_text(encoding="utf-8")
     names = {path.stem for path in PICTURES if not path.stem.startswith("KeepsakePolicy")}
-    assert not {name for name in names if f'"{name}"' not in made}
+    assert not {name for name in names if f'"{name}"' not in script}
 
 
 def test_pictures_are_small():

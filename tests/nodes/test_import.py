@@ -28,8 +28,8 @@ def run(*arguments):
 
 def test_the_import_is_light_and_silent_and_changes_nothing():
     """Matplotlib alone would take a second."""
-    told = run(Path(__file__).with_name("loading.py")).stdout
-    assert "SAID" not in told and told.splitlines()[-2:] == ["NEW keepsake", "CHANGED "]
+    printed = run(Path(__file__).with_name("loading.py")).stdout
+    assert "SAID" not in printed and printed.splitlines()[-2:] == ["NEW keepsake", "CHANGED "]
 
 
 def test_a_host_that_lacks_something_is_told_what_and_which_hosts_have_it():

@@ -61,13 +61,13 @@ def test_both_formats_mean_the_same(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_input_of_ours_exists(name):
-    known = {
+    input_ids = {
         node.define_schema().node_id: {part.id for part in node.define_schema().inputs}
         for node in nodes()
     }
     for node in load(name, WORKFLOWS / "api").values():
         if node["class_type"].startswith("Keepsake"):
-            assert set(node["inputs"]) <= known[node["class_type"]]
+            assert set(node["inputs"]) <= input_ids[node["class_type"]]
 
 
 def test_a_user_meets_every_node():

@@ -68,15 +68,15 @@ def test_what_an_earlier_take_expects_is_what_a_longer_one_needs(retention, give
     scores, _ = surprise(retention, 12, (1, 4, 8, 9, 11), given)
     share = scores["kept"] / sum(scores["counts"])
     assert 0 < share < 1
-    told = estimate(scripted(retention, 60, share, given))
+    share_for = estimate(scripted(retention, 60, share, given))
     assert (
-        untimed(chunk.row for chunk in told.expected)
+        untimed(chunk.row for chunk in share_for.expected)
         == surprise(retention, 60, (1, 4, 8, 9, 11), given)[1]
     )
     assert (
-        told.allocated[0]
-        <= max(chunk.row.allocated_bytes for chunk in told.expected)
-        <= told.allocated[1]
+        share_for.allocated[0]
+        <= max(chunk.row.allocated_bytes for chunk in share_for.expected)
+        <= share_for.allocated[1]
     )
 
 
@@ -153,7 +153,7 @@ def stats_of(retention, frames=12, steps=4, geometry=GEOMETRY):
     )
 
 
-def told(stats, retention, geometry=GEOMETRY):
+def share_for(stats, retention, geometry=GEOMETRY):
     return share_of(stats, KVPolicy(retention), geometry, Take(60, 0, SCRIPTED, 3))
 
 
@@ -163,13 +163,13 @@ def told(stats, retention, geometry=GEOMETRY):
     ids=repr,
 )
 def test_a_share_holds_for_another_length_and_size_and_whatever_else_the_memory_holds(retention):
-    assert told(stats_of(DeCoPrune()), retention, fake.geometry(3, grid=(4, 6))) == 3 / 12
+    assert share_for(stats_of(DeCoPrune()), retention, fake.geometry(3, grid=(4, 6))) == 3 / 12
 
 
 def test_a_policy_that_is_known_exactly_asks_for_no_share():
     assert (
-        told(stats_of(DeCoPrune()), SinkWindow()) is None
-        and told(stats_of(FullKV()), DeCoPrune(mode="target_keep")) is None
+        share_for(stats_of(DeCoPrune()), SinkWindow()) is None
+        and share_for(stats_of(FullKV()), DeCoPrune(mode="target_keep")) is None
     )
 
 
@@ -201,4 +201,4 @@ def test_a_policy_that_is_known_exactly_asks_for_no_share():
 )
 def test_an_earlier_take_that_says_nothing_is_refused(stats, words):
     with pytest.raises(ValueError, match=words):
-        told(stats_of(**stats), DeCoPrune())
+        share_for(stats_of(**stats), DeCoPrune())

@@ -90,9 +90,9 @@ def untimed(rows) -> list:
 @pytest.mark.parametrize("take", TAKES, ids=repr)
 @pytest.mark.parametrize("policy", FIXED, ids=repr)
 def test_the_estimate_is_what_a_run_measures(policy, take):
-    told = estimate(plan(policy, **take))
-    assert untimed(chunk.row for chunk in told.least) == measured(policy, **take)
-    assert told.most is told.least
+    result = estimate(plan(policy, **take))
+    assert untimed(chunk.row for chunk in result.least) == measured(policy, **take)
+    assert result.most is result.least
 
 
 @pytest.mark.parametrize("take", TAKES, ids=repr)
@@ -103,9 +103,9 @@ def test_the_estimate_is_what_a_run_measures(policy, take):
     ids=repr,
 )
 def test_a_policy_that_looks_at_the_picture_stays_within_its_range(retention, take):
-    told = estimate(plan(KVPolicy(retention), **take))
+    result = estimate(plan(KVPolicy(retention), **take))
     for least, row, most in zip(
-        told.least, measured(KVPolicy(retention), **take), told.most, strict=True
+        result.least, measured(KVPolicy(retention), **take), result.most, strict=True
     ):
         for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
             assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
@@ -236,17 +236,17 @@ def test_a_take_that_goes_on_is_estimated_from_its_memory_on(policy):
         pytest.skip("made in one run")
     kept, options = [], dict(frames=12, given=1, streams=2)
     measured(policy, **options, stop_after=6, on_memory=kept.append)
-    told, rows = (
+    result, rows = (
         estimate(plan(policy, **options, memory=kept[0])),
         measured(policy, **options, memory=kept[0]),
     )
     assert rows[0].start_frame == kept[0].frames
     assert (
-        untimed(chunks[0].row for chunks in (told.least, told.most)) == rows[:1] * 2
+        untimed(chunks[0].row for chunks in (result.least, result.most)) == rows[:1] * 2
     )  # what the memory holds is known, and not a range
-    if told.most is told.least:
-        assert untimed(chunk.row for chunk in told.least) == rows
-    for least, row, most in zip(told.least, rows, told.most, strict=True):
+    if result.most is result.least:
+        assert untimed(chunk.row for chunk in result.least) == rows
+    for least, row, most in zip(result.least, rows, result.most, strict=True):
         for what in ("kept_tokens", "bank_tokens", "bank_bytes", "allocated_bytes"):
             assert getattr(least.row, what) <= getattr(row, what) <= getattr(most.row, what)
 
@@ -277,10 +277,10 @@ def test_prompts_in_time_are_estimated_in_every_length(policy):
         else [PromptStart(4), PromptStart(8)]
     )
     for frames in (3, 7, 9, 10, 16):
-        told = plan(policy, 10, given=1, starts=starts).of_length(frames)
+        result = plan(policy, 10, given=1, starts=starts).of_length(frames)
         afresh = plan(policy, frames, given=1, starts=starts)
-        assert (told.chunks, told.take) == (afresh.chunks, afresh.take)
-        assert untimed(chunk.row for chunk in estimate(told).least) == measured(
+        assert (result.chunks, result.take) == (afresh.chunks, afresh.take)
+        assert untimed(chunk.row for chunk in estimate(result).least) == measured(
             policy, frames, given=1, starts=starts
         )
 
@@ -311,8 +311,8 @@ def test_the_longest_take_is_the_last_that_fits():
 
 
 def test_lanes_share_out_what_is_allocated():
-    told = estimate(plan(KVPolicy(schedule=OWN_HISTORY[0])))
+    result = estimate(plan(KVPolicy(schedule=OWN_HISTORY[0])))
     assert (
-        set(told.lane_bytes) == set(told.bank_names)
-        and sum(told.lane_bytes.values()) == told.allocated[0]
+        set(result.lane_bytes) == set(result.bank_names)
+        and sum(result.lane_bytes.values()) == result.allocated[0]
     )

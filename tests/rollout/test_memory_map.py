@@ -110,6 +110,10 @@ def test_the_json_tells_when_tokens_were_dropped():
         peak_cache_bytes=0,
         memory_maps=tuple(trace.memory_maps),
     )
-    told = json.loads(stats.to_json())
-    assert told["dropped_by_frame"] == [[[[[2, 6]], [[2, 6]], [[3, 6]], [[3, 6]], [], [], [], []]]]
-    assert told["kept_by_frame"] == [[0, 0, 0, 0, 1, 1, 1, 1]] and told["head_group_shares"] == [1]
+    result = json.loads(stats.to_json())
+    assert result["dropped_by_frame"] == [
+        [[[[2, 6]], [[2, 6]], [[3, 6]], [[3, 6]], [], [], [], []]]
+    ]
+    assert result["kept_by_frame"] == [[0, 0, 0, 0, 1, 1, 1, 1]] and result[
+        "head_group_shares"
+    ] == [1]

@@ -109,8 +109,8 @@ def test_a_recache_together_leaves_every_token_where_it_was(retention, frames, r
         for k, now in zip(before[2], after[2]):
             assert torch.equal(k[:, old], now[:, old])
             assert not k[:, ~old].numel() or not torch.equal(k[:, ~old], now[:, ~old])
-    told = f"latent frames {span.start} to 7 were run again in one forward under the new prompt"
-    assert told in " ".join(trace.notes)
+    look = f"latent frames {span.start} to 7 were run again in one forward under the new prompt"
+    assert look in " ".join(trace.notes)
 
 
 def test_a_recache_together_equals_a_take_whose_past_was_one_given_chunk():
@@ -124,9 +124,9 @@ def test_a_recache_together_equals_a_take_whose_past_was_one_given_chunk():
 
     starts = [PromptStart(6, "recache", recache_frames=6)]
     options = dict(sigmas=ONE_STEP, words=0.0, on_forward=watch)
-    made, *_ = fake.take(KVPolicy(SinkWindow(2, 12)), 8, starts=starts, together=True, **options)
+    result, *_ = fake.take(KVPolicy(SinkWindow(2, 12)), 8, starts=starts, together=True, **options)
     together = seen.pop()
-    fake.take(KVPolicy(), 8, 6, prefix=made[:, :, :6], **options)
+    fake.take(KVPolicy(), 8, 6, prefix=result[:, :, :6], **options)
     for ours, expected in zip(together, seen.pop()):
         assert torch.allclose(ours, expected, atol=1e-12)
 
@@ -149,15 +149,15 @@ def test_a_recache_together_needs_no_more_room_than_a_chunk(storage):
 
 
 def test_a_recache_equals_a_take_whose_latest_chunks_were_given_under_the_new_prompt():
-    made, *_ = fake.take(
+    result, *_ = fake.take(
         KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6, "recache", recache_frames=4)]
     )
     reference, *_ = fake.take(
-        KVPolicy(), 8, prefix=made[:, :, :6], sigmas=ONE_STEP, starts=[PromptStart(2)]
+        KVPolicy(), 8, prefix=result[:, :, :6], sigmas=ONE_STEP, starts=[PromptStart(2)]
     )
     swapped, *_ = fake.take(KVPolicy(), 8, sigmas=ONE_STEP, starts=[PromptStart(6)])
-    assert torch.equal(made[:, :, :6], swapped[:, :, :6])
-    assert torch.equal(made, reference) and not torch.equal(made, swapped)
+    assert torch.equal(result[:, :, :6], swapped[:, :, :6])
+    assert torch.equal(result, reference) and not torch.equal(result, swapped)
 
 
 def test_a_chunk_is_run_again_at_the_sigma_of_the_clean_pass():
@@ -243,13 +243,13 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     """The sink is pinned to the new shot's first frames."""
     names = {}
 
-    def told(session, chunk):
+    def look(session, chunk):
         banks = fake.banks(session)
         names.setdefault(len(banks), []).append(
             (chunk.start_frame, [bank.token_ids().tolist() for bank in banks])
         )
 
-    fake.take(KVPolicy(retention), 16, on_chunk=told, starts=[PromptStart(6, "cut")], words=0.0)
+    fake.take(KVPolicy(retention), 16, on_chunk=look, starts=[PromptStart(6, "cut")], words=0.0)
     (with_cut,) = names.values()
     held = {
         start: [[name - 36 for name in bank] for bank in banks]
@@ -258,7 +258,7 @@ def test_a_shot_after_a_cut_remembers_as_a_take_of_its_own(retention):
     }
     if type(retention).__name__ in ("SinkWindow", "FullKV"):
         names.clear()
-        fake.take(KVPolicy(retention), 10, on_chunk=told)
+        fake.take(KVPolicy(retention), 10, on_chunk=look)
         (alone,) = names.values()
         assert held == {start + 6: banks for start, banks in alone}
     else:  # scores depend on the noise: the sink is whole, the rest no more than it may be

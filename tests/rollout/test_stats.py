@@ -82,14 +82,14 @@ def test_two_streams_hold_twice_the_bytes_and_the_same_ratio():
 
 
 def test_stats_are_json_and_say_what_ran():
-    told = json.loads(stats_of(KVPolicy(SinkWindow(2, 6))).to_json())
-    assert told["policy"]["retention"] == {
+    result = json.loads(stats_of(KVPolicy(SinkWindow(2, 6))).to_json())
+    assert result["policy"]["retention"] == {
         "name": "SinkWindow",
         "sink_frames": 2,
         "window_frames": 6,
         "sink_rope": "absolute",
     }
-    assert told["frames"] == 8 and len(told["chunks"]) == 4
+    assert result["frames"] == 8 and len(result["chunks"]) == 4
     assert "prune ratio" in stats_of(KVPolicy()).report()
 
 

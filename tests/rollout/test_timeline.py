@@ -125,15 +125,15 @@ def test_numbers_that_mean_nothing_are_refused():
 
 def test_a_prompt_takes_effect_with_the_next_chunk_that_begins_at_or_after_it():
     for start, chunk in ((6, 6), (7, 9), (9, 9)):
-        chunks, heard, notes = planned(PromptStart(start))
-        assert switches(chunks) == {chunk: "swap"} and heard == [(Mix(0),), (Mix(1),)]
+        chunks, mixes, notes = planned(PromptStart(start))
+        assert switches(chunks) == {chunk: "swap"} and mixes == [(Mix(0),), (Mix(1),)]
         assert [c.cue.prompt for c in chunks] == [int(c.start_frame >= chunk) for c in chunks]
         assert notes == (f"Latent frame {chunk}: the prompt changes (swap).",)
 
 
 def test_a_prompt_that_no_chunk_begins_with_is_told():
-    chunks, heard, notes = planned(PromptStart(7), PromptStart(8), PromptStart(40))
-    assert switches(chunks) == {9: "swap"} and heard == [(Mix(0),), (Mix(2),)]
+    chunks, mixes, notes = planned(PromptStart(7), PromptStart(8), PromptStart(40))
+    assert switches(chunks) == {9: "swap"} and mixes == [(Mix(0),), (Mix(2),)]
     assert [note.split(":")[0] for note in notes[1:]] == [
         "The prompt of latent frame 7 never came in",
         "The prompt of latent frame 40 never came in",
@@ -142,10 +142,10 @@ def test_a_prompt_that_no_chunk_begins_with_is_told():
 
 def test_of_chunks_that_were_made_before_nothing_is_told():
     starts = [PromptStart(start) for start in (0, 7, 8, 12)]
-    marked, heard, notes = plan_prompts(plan_chunks(24, 3), [starts], 4)
+    marked, mixes, notes = plan_prompts(plan_chunks(24, 3), [starts], 4)
     assert plan_prompts(plan_chunks(24, 3), [starts], 4, made=4) == (
         marked,
-        heard,
+        mixes,
         ("Latent frame 12: the prompt changes (swap).",),
     )
     assert len(notes) == 3
@@ -153,9 +153,9 @@ def test_of_chunks_that_were_made_before_nothing_is_told():
 
 def test_a_blend_changes_the_text_by_chunk_and_recaches_once_at_its_end():
     """Report 38: a blended transition resets the cache at every blend step."""
-    chunks, heard, notes = planned(PromptStart(6, "recache", 8))
+    chunks, mixes, notes = planned(PromptStart(6, "recache", 8))
     assert switches(chunks) == {6: "swap", 9: "swap", 12: "recache"}
-    assert heard == [(Mix(0),), (Mix(1, 3 / 8),), (Mix(1, 6 / 8),), (Mix(1),)]
+    assert mixes == [(Mix(0),), (Mix(1, 3 / 8),), (Mix(1, 6 / 8),), (Mix(1),)]
     assert notes == ("Latent frame 6: the prompt changes (recache, blended over 8 frames).",)
 
 
@@ -191,8 +191,8 @@ def test_reset_and_transition_have_one_rule():
         [PromptStart(0), PromptStart(6, "swap")],
         [PromptStart(0), PromptStart(6, "cut"), PromptStart(12, "recache", 3, 5)],
     ]
-    chunks, heard, _ = plan_prompts(plan_chunks(18, 3), both, 4)
+    chunks, mixes, _ = plan_prompts(plan_chunks(18, 3), both, 4)
     assert (
         switches(chunks) == {6: "cut", 12: "recache"} and chunks[4].cue.switch.recache_frames == 5
     )
-    assert heard == [(Mix(0), Mix(0)), (Mix(1), Mix(1)), (Mix(1), Mix(2))]
+    assert mixes == [(Mix(0), Mix(0)), (Mix(1), Mix(1)), (Mix(1), Mix(2))]

@@ -147,15 +147,15 @@ def test_several_workers_make_the_same_take(schedule, options, delays):
         KVPolicy(schedule=schedule), on_step=lambda *a: steps.append(a[:2]), **options
     )
     for workers in (2, 3, 4, 5):
-        told = []
+        reported = []
         beside, other, calls = fake.take(
             KVPolicy(schedule=schedule),
-            on_step=lambda *a, told=told: told.append(a[:2]),
+            on_step=lambda *a, reported=reported: reported.append(a[:2]),
             workers=workers,
             **options,
         )
         assert torch.equal(alone, beside)
-        assert told == steps and sorted(calls.calls) == sorted(transformer.calls)
+        assert reported == steps and sorted(calls.calls) == sorted(transformer.calls)
         rows.append([(row.index, row.kept_tokens, row.full_tokens) for row in other.rows])
     assert rows == [[(row.index, row.kept_tokens, row.full_tokens) for row in trace.rows]] * 4
 
@@ -248,20 +248,20 @@ def test_workers_have_the_callers_gradient_mode(monkeypatch):
 
 
 def test_anchors_are_copied_once_for_each_block_and_device(monkeypatch):
-    made, held, copy = [], [], Stream._copy
+    made_in, held, copy = [], [], Stream._copy
 
     def watch(self, forward, memory, device):
         if (memory, device) not in self.copies:
-            made.append((self.caches[memory].banks[0].frame[0].item(), device.index))
+            made_in.append((self.caches[memory].banks[0].frame[0].item(), device.index))
         copied = copy(self, forward, memory, device)
         held.append(sum(on == device for _, on in list(self.copies)))
         return copied
 
     monkeypatch.setattr(Stream, "_copy", watch)
     for workers in (4, 3, 2):  # with fewer, stages share a device and its copies
-        made.clear()
+        made_in.clear()
         fake.take(KVPolicy(schedule=SMALL), 31, workers=workers)
-        assert sorted(made) == [
+        assert sorted(made_in) == [
             (frame, device) for frame in (0, 8, 16, 24) for device in range(1, workers)
         ]
     assert max(held) == 2  # the two blocks that a chunk's window touches at most

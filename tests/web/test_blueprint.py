@@ -34,8 +34,8 @@ def test_the_blueprint_is_found_and_runs(page):
     page.tab.keyboard.press("Enter")
     page.tab.wait_for_function("app.graph.nodes.some(node => node.isSubgraphNode?.())")
     page.tab.mouse.click(800, 940)
-    told = page.tab.evaluate(PUT_IN_PLACE)
-    assert told == {
+    slots = page.tab.evaluate(PUT_IN_PLACE)
+    assert slots == {
         "seed": ["seed"],
         "outputs": ["video", "images", "memory map", "plot", "latent"],
     }

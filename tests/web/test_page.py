@@ -27,7 +27,7 @@ PUT_A_MEMORY_MAP_IN = """() => {
 }"""
 
 
-def told(row) -> str:
+def words_on_cache(row) -> str:
     """The chart's words on the cache at a chunk of the result."""
     return f"{sum(row['bank_bytes']) / 2**20:.1f} of {row['allocated_bytes'] / 2**20:.1f} MiB"
 
@@ -74,7 +74,7 @@ def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
     assert 0 < kept[3] < 1
     for _ in range(2):  # as it came, and after a reload
         for node_class in (SAMPLER, STATS):
-            page.panel(node_class, "chart", told(last))
+            page.panel(node_class, "chart", words_on_cache(last))
         assert "12 latent frames" in page.panel(STATS, "report", "prune ratio").inner_text()
         point(page, "upper", 3)
         page.panel(MAP, "memory_map", f"latent frame 3{100 * kept[3]:.1f} % in memory")

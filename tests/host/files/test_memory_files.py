@@ -54,11 +54,11 @@ def test_names_stay_in_the_folder(tmp_path):
 )
 def test_what_is_saved_is_listed_and_loads(folder, prefix):
     for number in (1, 2):
-        name, told = memory_files.save(memory_of(2 * number), prefix)
+        name, report = memory_files.save(memory_of(2 * number), prefix)
         assert (
             name == f"{prefix}_{number:05}_.safetensors"
             and name in memory_files.saved_memories()
-            and name in told
+            and name in report
         )
         assert memory_files.load(name).frames == 2 * number
 

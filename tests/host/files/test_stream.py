@@ -106,12 +106,15 @@ def test_a_streamed_take_is_the_take_and_its_video_all_of_its_pictures(model, va
     plain, _ = make(model, vae, stream=False)
     latents, stats = make(model, vae)
     assert torch.equal(latents, plain)
-    told, shown = pictures_of(output / "take_00001_.mp4"), vae.decode(plain).reshape(-1, 32, 48, 3)
-    assert [number for number, _ in told] == list(range(33))
+    streamed, shown = (
+        pictures_of(output / "take_00001_.mp4"),
+        vae.decode(plain).reshape(-1, 32, 48, 3),
+    )
+    assert [number for number, _ in streamed] == list(range(33))
     assert (
         max(
             (torch.tensor(picture) / 255 - right).abs().mean()
-            for (_, picture), right in zip(told, shown, strict=True)
+            for (_, picture), right in zip(streamed, shown, strict=True)
         )
         < 0.2
     )

@@ -111,7 +111,7 @@ def threads(monkeypatch):
 
 @pytest.mark.parametrize("devices", [2, 3, 5])
 def test_several_devices_make_the_same_take(devices, monkeypatch, threads):
-    model, steps, told = prepared(), [], []
+    model, steps, collected = prepared(), [], []
     whole = take(model, callback=lambda step, x0, x, total: steps.append((step, x0.clone(), total)))
     threads.clear()
     spread, stats = spread_over(model, devices, monkeypatch), []
@@ -119,7 +119,7 @@ def test_several_devices_make_the_same_take(devices, monkeypatch, threads):
         take(
             spread,
             stats=stats,
-            callback=lambda step, x0, x, total: told.append((step, x0.clone(), total)),
+            callback=lambda step, x0, x, total: collected.append((step, x0.clone(), total)),
         ),
         whole,
     )
@@ -129,8 +129,10 @@ def test_several_devices_make_the_same_take(devices, monkeypatch, threads):
         and len({module for _, module in threads}) == len(threads) == used * LAYERS
     )  # each to its own clone
     assert threading.main_thread() not in {thread for thread, _ in threads}
-    assert [(step, total) for step, _, total in told] == [(step, total) for step, _, total in steps]
-    assert all(torch.equal(one, other) for (_, one, _), (_, other, _) in zip(told, steps))
+    assert [(step, total) for step, _, total in collected] == [
+        (step, total) for step, _, total in steps
+    ]
+    assert all(torch.equal(one, other) for (_, one, _), (_, other, _) in zip(collected, steps))
     assert [row.start_frame for row in stats[0].chunks] == [0, 2, 4, 6, 8, 10, 12]
     assert torch.equal(take(model), whole)
 
@@ -305,11 +307,11 @@ def test_roles_that_would_take_turns_are_refused_on_several_devices(
 
 
 def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
-    told, real = [], HostPlan.shape_to_load
+    collected, real = [], HostPlan.shape_to_load
     monkeypatch.setattr(
         HostPlan,
         "shape_to_load",
-        lambda plan, *args: told.append(plan.take_bytes) or real(plan, *args),
+        lambda plan, *args: collected.append(plan.take_bytes) or real(plan, *args),
     )
     model = prepared()
     take(model)
@@ -319,7 +321,7 @@ def test_the_host_is_told_the_cache_of_the_fullest_device(monkeypatch):
         frame // LAYERS * (2 * 2 + 4)
     )  # one layer's, while a chunk reads both blocks and its stage
     latents = 4 * 13 * 16 * 4 * 4 * 4  # four times the take's, in fp32
-    assert told == [
+    assert collected == [
         frame * (2 * 2 + 2 * 4) + joined + latents,
         frame * 2 * 2 + joined + latents,
     ]  # two blocks of two anchors, two stages of two chunks; each on a device

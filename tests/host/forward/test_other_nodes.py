@@ -92,7 +92,7 @@ def test_forwards_that_a_cache_would_leave_out_are_refused(node, model):
     with pytest.raises(ValueError, match="EasyCache or LazyCache .* Remove it"):
         take(
             behind(node, model, 0.2, 0.15, 0.95, False),
-            callback=lambda *told: steps.append(told),
+            callback=lambda *progress: steps.append(progress),
             steps=4,
         )
     assert not steps
@@ -230,7 +230,7 @@ def test_a_layer_that_runs_for_a_part_of_the_prompts_is_refused(policy, model):
     other, steps = model.clone(), []
     other.set_model_patch_replace(first_row, "dit", "double_block", 1)
     with pytest.raises(ValueError, match="runs layer 1 of the model for 1 of the 2 prompts"):
-        take_of(policy, other, callback=lambda *told: steps.append(told))
+        take_of(policy, other, callback=lambda *progress: steps.append(progress))
     assert not steps
 
 
@@ -242,7 +242,7 @@ def test_windows_over_a_chunk_are_refused_and_longer_ones_do_nothing(model):
     with pytest.raises(
         ValueError, match="windows of 2, and 3 belong together in a chunk here. Remove it"
     ):
-        take(windows(model, 5), callback=lambda *told: steps.append(told))
+        take(windows(model, 5), callback=lambda *progress: steps.append(progress))
     assert not steps
 
 

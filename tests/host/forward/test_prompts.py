@@ -217,7 +217,7 @@ def test_the_help_page_tells_what_schedules_can_do():
     page = (Path(__file__).parents[3] / "web/docs/KeepsakePromptTimeline.md").read_text(
         encoding="utf-8"
     )
-    told = {
+    expected = {
         row.split("|")[1].split()[0]: [
             cell.strip().startswith("yes") for cell in row.split("|")[2:5]
         ]
@@ -231,7 +231,7 @@ def test_the_help_page_tells_what_schedules_can_do():
         "Rolling": RollingForcing,
         "Context": ContextRecompute,
     }
-    assert told == {
+    assert expected == {
         word: [mode in kind.switches for mode in SWITCHES] for word, kind in kinds.items()
     }
     assert {kind.__name__ for kind in kinds.values()} == {

@@ -26,13 +26,13 @@ def model(silent=None):
     """A patched tiny model with two layers of four heads; the output of head `silent` (layer, head)
     reaches nothing.
     """
-    made = tiny.tiny_model(layers=2)
+    built = tiny.tiny_model(layers=2)
     if silent:
         layer, head = silent
-        made.model.diffusion_model.blocks[layer].self_attn.o.weight.data[
+        built.model.diffusion_model.blocks[layer].self_attn.o.weight.data[
             :, 16 * head : 16 * head + 16
         ] = 0
-    return with_profile(tiny.patch(made), ARProfile(name="tiny", chunk_frames=2, steps=2))
+    return with_profile(tiny.patch(built), ARProfile(name="tiny", chunk_frames=2, steps=2))
 
 
 def test_a_head_that_nobody_hears_scores_zero_and_the_others_more(output):

@@ -70,8 +70,8 @@ def in_diffusers(state):
     """Diffusers' own names (its scripts/convert_wan_to_diffusers.py), the other way round than the
     loader goes.
     """
-    told = {"head.modulation": "scale_shift_table"}
-    return {told.get(name) or theirs_of(name): value for name, value in state.items()}
+    lines = {"head.modulation": "scale_shift_table"}
+    return {lines.get(name) or theirs_of(name): value for name, value in state.items()}
 
 
 def theirs_of(name):
@@ -211,18 +211,18 @@ def same(model, expected) -> bool:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_loads_to_the_same_tensors_and_video(name, tmp_path, expected):
     content, profile = LAYOUTS[name]
-    told = []
+    lines = []
     model = load_ar_model(
         write(tmp_path, name, content(weights(), weights(seed=9))),
         None,
         name=name,
-        tell=told.append,
+        tell=lines.append,
     )
     assert same(model, expected) and torch.equal(video(model), expected[1])
     assert profile_of(model.model_options) == PROFILES[profile]
     assert (
-        told[0].startswith(f"'{name}' is a Wan model 128 wide")
-        and f"profile '{profile}', recognised by the file's name" in told[0]
+        lines[0].startswith(f"'{name}' is a Wan model 128 wide")
+        and f"profile '{profile}', recognised by the file's name" in lines[0]
     )
 
 
@@ -244,12 +244,12 @@ def test_the_index_of_shards_loads_the_whole(tmp_path, expected):
 
 
 def test_longlive_2_has_48_channels(tmp_path):
-    state, told = weights(channels=48), []
+    state, lines = weights(channels=48), []
     name = "LongLive-2.0-5B/model_bf16.pt"
-    model = load_ar_model(write(tmp_path, name, state), None, name=name, tell=told.append)
+    model = load_ar_model(write(tmp_path, name, state), None, name=name, tell=lines.append)
     assert (
         profile_of(model.model_options) == PROFILES["LongLive 2 5B"]
-        and "48 latent channels" in told[0]
+        and "48 latent channels" in lines[0]
     )
     host = comfy.sd.load_diffusion_model_state_dict(weights(channels=48))
     assert torch.equal(video(model, 48), video(tiny.prepared(host), 48))
@@ -264,7 +264,7 @@ def test_longlive_2_has_48_channels(tmp_path):
 
 
 def test_a_file_that_names_its_profile_needs_no_choice(tmp_path):
-    profile, told = (
+    profile, lines = (
         ARProfile(
             name="mine",
             chunk_frames=2,
@@ -279,40 +279,40 @@ def test_a_file_that_names_its_profile_needs_no_choice(tmp_path):
     model = load_ar_model(
         write(tmp_path, "longlive.safetensors", weights(), {PROFILE: profile.to_json()}),
         None,
-        tell=told.append,
+        tell=lines.append,
     )
     assert (
         profile_of(model.model_options) == profile
-        and "profile 'mine', from the file's header" in told[0]
+        and "profile 'mine', from the file's header" in lines[0]
     )
     assert model.get_model_object("model_sampling").shift == 7.0
 
 
 def test_what_the_line_says(tmp_path, caplog):
-    told, name = [], "Causal-Forcing/framewise/causal_forcing.pt"
+    lines, name = [], "Causal-Forcing/framewise/causal_forcing.pt"
     with caplog.at_level("INFO"):
         load_ar_model(
             write(tmp_path, name, LAYOUTS[name][0](weights(), None)),
             None,
             name=name,
-            tell=told.append,
+            tell=lines.append,
         )
-    assert told == [
+    assert lines == [
         f"'{name}' is a Wan model 128 wide with 2 blocks and 16 latent channels (Wan's names); "
         "profile 'Causal-Forcing (frame-wise)', "
         "recognised by the file's name: chunks of 1 latent frame, 4 steps, shift 5, window 21, "
         "sink 0. "
         "The profile is that of the weights at huggingface.co/zhuhz22/Causal-Forcing (Apache-2.0)."
     ]
-    assert f"Keepsake: {told[0]}" in caplog.text
+    assert f"Keepsake: {lines[0]}" in caplog.text
     load_ar_model(
         write(tmp_path, "rolling_forcing_dmd.pt", pair(weights(), weights())),
         None,
-        tell=told.append,
+        tell=lines.append,
     )
     assert (
-        "(weights under 'generator_ema'); profile 'Rolling Forcing', recognised" in told[1]
-        and "five chunks together" in told[1]
+        "(weights under 'generator_ema'); profile 'Rolling Forcing', recognised" in lines[1]
+        and "five chunks together" in lines[1]
     )
 
 
@@ -398,25 +398,25 @@ def test_longlive_and_its_lora_are_one_load(suffix, tmp_path):
         for name in PEFT
         for side, tensor in zip("AB", lora(name))
     }
-    base, told = write(tmp_path, "longlive_base.pt", {"generator": in_wrappers(weights())}), []
+    base, lines = write(tmp_path, "longlive_base.pt", {"generator": in_wrappers(weights())}), []
     file = write(tmp_path, "lora.pt", {"generator_lora": named, "critic_lora": {}, "step": 3000})
-    model = load_ar_model(base, None, lora_path=file, tell=told.append)
+    model = load_ar_model(base, None, lora_path=file, tell=lines.append)
     want = video(tiny.prepared(comfy.sd.load_diffusion_model_state_dict(merged())))
     assert torch.allclose(video(model), want, atol=1e-4)
-    assert not torch.allclose(video(load_ar_model(base, None, tell=told.append)), want, atol=1e-2)
+    assert not torch.allclose(video(load_ar_model(base, None, tell=lines.append)), want, atol=1e-2)
     assert (
-        "with the LoRA 'lora.pt' on 3 layer(s); profile 'LongLive 1.3B'" in told[0]
-        and "belongs on it" not in told[0]
+        "with the LoRA 'lora.pt' on 3 layer(s); profile 'LongLive 1.3B'" in lines[0]
+        and "belongs on it" not in lines[0]
     )
     assert (
         "Its LoRA file lora.pt belongs on it, unless it is merged in: choose it in lora_name."
-        in told[1]
+        in lines[1]
     )
 
 
 def test_a_base_with_its_lora_packed_in_is_one_load(tmp_path):
     """RAVEN's cmgrpo_raven_full.pt: the state dict of a PEFT model."""
-    state, told = {f"base_model.model.{name}": value for name, value in weights().items()}, []
+    state, lines = {f"base_model.model.{name}": value for name, value in weights().items()}, []
     for name in PEFT:
         state[f"base_model.model.{name}.base_layer.weight"] = state.pop(
             f"base_model.model.{name}.weight"
@@ -427,17 +427,17 @@ def test_a_base_with_its_lora_packed_in_is_one_load(tmp_path):
                 for side, tensor in zip("AB", lora(name))
             }
         )
-    model = load_ar_model(write(tmp_path, "cmgrpo_raven_full.pt", state), None, tell=told.append)
+    model = load_ar_model(write(tmp_path, "cmgrpo_raven_full.pt", state), None, tell=lines.append)
     assert torch.allclose(
         video(model),
         video(tiny.prepared(comfy.sd.load_diffusion_model_state_dict(merged()))),
         atol=1e-4,
     )
-    assert "with the LoRA packed with it on 3 layer(s); profile 'RAVEN'" in told[0]
+    assert "with the LoRA packed with it on 3 layer(s); profile 'RAVEN'" in lines[0]
 
 
 def test_a_lora_that_fits_in_part_says_so(tmp_path):
-    tensors, told = (
+    tensors, lines = (
         {
             f"{prefix}.lora_{side}.weight": tensor
             for prefix in ("blocks.0.self_attn.q", "blocks.9.self_attn.q")
@@ -449,9 +449,9 @@ def test_a_lora_that_fits_in_part_says_so(tmp_path):
         write(tmp_path, "raven.pt", weights()),
         None,
         lora_path=write(tmp_path, "l.safetensors", tensors),
-        tell=told.append,
+        tell=lines.append,
     )
-    assert "with the LoRA 'l.safetensors' on 1 layer(s) (1 more fit nothing)" in told[0]
+    assert "with the LoRA 'l.safetensors' on 1 layer(s) (1 more fit nothing)" in lines[0]
 
 
 def test_the_node_loads_a_file_and_hands_out_the_line(tmp_path, monkeypatch, expected):

@@ -149,8 +149,8 @@ def test_a_14b_model_named_self_forcing_is_not_the_one_of_the_table():
 
 
 def test_rows_whose_own_loop_is_not_here_say_so():
-    told = {name for name, profile in PROFILES.items() if "Keepsake" in profile.note}
-    assert told == {"Rolling Forcing", "Causal-Forcing long video", "HiAR", "Krea Realtime 14B"}
+    names = {name for name, profile in PROFILES.items() if "Keepsake" in profile.note}
+    assert names == {"Rolling Forcing", "Causal-Forcing long video", "HiAR", "Krea Realtime 14B"}
     assert PROFILES["HiAR"].policy().schedule == Hierarchical(21) and PROFILES[
         "Krea Realtime 14B"
     ].policy().schedule == ContextRecompute(6)

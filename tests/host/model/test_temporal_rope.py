@@ -122,7 +122,9 @@ def test_a_rope_that_cannot_be_turned_is_refused_where_keys_are_turned():
 
     def take(policy):
         sampler = tiny.sampler(policy, 3)
-        return tiny.guide(model, sampler, noise, steps=2, callback=lambda *told: steps.append(told))
+        return tiny.guide(
+            model, sampler, noise, steps=2, callback=lambda *progress: steps.append(progress)
+        )
 
     for policy in (KVPolicy(SinkWindow(3, 9, "shifted")), KVPolicy(schedule=RollingForcing(9))):
         with pytest.raises(ValueError, match="changes its RoPE .* Remove that node, or use"):

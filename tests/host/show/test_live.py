@@ -38,12 +38,16 @@ def trace_of_two_items():
 def test_the_rows_of_the_item_in_work_go_to_the_page_that_queued(sent):
     with CurrentNodeContext("prompt", "7:6"):
         tell_page(trace_of_two_items(), 9)
-    ((event, told, page),) = sent
+    ((event, announcement, page),) = sent
     assert (event, page) == ("keepsake.chunk", "page")
-    assert (told["node"], told["prompt_id"], told["frames"]) == ("7:6", "prompt", 9)
-    assert [(row["start_frame"], row["frames"], row["kept_tokens"]) for row in told["chunks"]] == [
-        (0, 3, 0)
-    ]
+    assert (announcement["node"], announcement["prompt_id"], announcement["frames"]) == (
+        "7:6",
+        "prompt",
+        9,
+    )
+    assert [
+        (row["start_frame"], row["frames"], row["kept_tokens"]) for row in announcement["chunks"]
+    ] == [(0, 3, 0)]
 
 
 def test_outside_a_node_nothing_is_sent(sent):

@@ -54,8 +54,8 @@ def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
         "keepsake.host.show.memory_pictures.save_preview",
         lambda image, node: saved.append(image) or [{"filename": f"{len(saved)}.png"}],
     )
-    told = memory_map_preview(images, stats, 0.2, None)
-    assert (told["sheet"], told["frames"], told["rows"], told["columns"]) == (
+    preview = memory_map_preview(images, stats, 0.2, None)
+    assert (preview["sheet"], preview["frames"], preview["rows"], preview["columns"]) == (
         {"filename": "1.png"},
         list(range(12)),
         2,
@@ -67,7 +67,7 @@ def test_the_page_gets_a_picture_and_a_share_of_each_frame(monkeypatch):
     assert torch.allclose(
         saved[0][0, 200:, 3 * 256 : 4 * 256].mean((0, 1)), images[44].mean((0, 1)), atol=0.02
     )  # the last frame is the 45th
-    assert told["kept_by_frame"][-3:] == [1, 1, 1] and told["kept_by_frame"][4] == 0
+    assert preview["kept_by_frame"][-3:] == [1, 1, 1] and preview["kept_by_frame"][4] == 0
 
 
 def test_the_page_gets_the_last_chunk_that_could_read_each_token(monkeypatch):
@@ -76,16 +76,16 @@ def test_the_page_gets_the_last_chunk_that_could_read_each_token(monkeypatch):
         "keepsake.host.show.memory_pictures.save_preview",
         lambda image, node: saved.append(image) or [{}],
     )
-    told = memory_map_preview(torch.rand(stats.pixel_frames, 56, 72, 3), stats, 0.2, None)
+    preview = memory_map_preview(torch.rand(stats.pixel_frames, 56, 72, 3), stats, 0.2, None)
     h, w = stats.geometry.grid
     number = (saved[1][0] * 255).long()  # as a PNG holds it
     cells = [number[h * (i // 8), w * (i % 8)].tolist() for i in range(9)]
     assert saved[1].shape == (1, 2 * h, 8 * w, 3) and cells == [
         [0, last + 1, 0] for last in (4, 1, 2, 2, 3, 3, 4, 4, 4)
     ]
-    assert told["dropped"] == [
+    assert preview["dropped"] == [
         [[], *([(chunk, h * w)] for chunk in (2, 3, 3, 4, 4)), [], [], []]
-    ] and told["chunks"][-1] == (4, 8, 1)
+    ] and preview["chunks"][-1] == (4, 8, 1)
 
 
 def test_the_film_shows_each_chunks_memory():

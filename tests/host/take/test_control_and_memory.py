@@ -37,11 +37,11 @@ def test_the_callers_control_is_not_changed():
 
 
 def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
-    told = []
+    announced = []
     load = comfy.model_management.load_models_gpu
 
     def spy(models, memory_required=0, minimum_memory_required=None, **kwargs):
-        told.append(minimum_memory_required)
+        announced.append(minimum_memory_required)
         return load(
             models,
             memory_required=memory_required,
@@ -52,7 +52,7 @@ def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
     monkeypatch.setattr(comfy.model_management, "load_models_gpu", spy)
     model, stats = tiny.tiny_model(), []
     tiny.ours(model, tiny.noise_of(40, **tiny.SIZE), 2, on_stats=stats.append, steps=1)
-    whole = told[-1]
+    whole = announced[-1]
     one_chunk = model.model.memory_required([1, 16, 2, 4, 4])
     assert whole >= one_chunk + stats[0].peak_cache_bytes
     tiny.ours(
@@ -63,7 +63,7 @@ def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
         on_stats=stats.append,
         steps=1,
     )
-    assert one_chunk + stats[1].peak_cache_bytes <= told[-1] < whole
+    assert one_chunk + stats[1].peak_cache_bytes <= announced[-1] < whole
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_host_is_told_the_cache_before_it_loads_weights(monkeypatch):
 def test_every_stream_and_the_held_sink_are_counted(policy, plans):
     from keepsake.host.take.outer_call import announce_cache
 
-    told, stats, model = [], [], tiny.tiny_model()
+    announced, stats, model = [], [], tiny.tiny_model()
     sampler = tiny.sampler(policy, 2, on_stats=stats.append)
     tiny.guide(
         tiny.prepared(model),
@@ -81,9 +81,9 @@ def test_every_stream_and_the_held_sink_are_counted(policy, plans):
         positive=tiny.prompt(1) + tiny.prompt(2),
         steps=1,
     )
-    announce_cache(plans[0])(lambda model, shape: told.append(shape), model, [1, 16, 12, 4, 4])
+    announce_cache(plans[0])(lambda model, shape: announced.append(shape), model, [1, 16, 12, 4, 4])
     assert plans[0].estimate.allocated[0] == stats[0].peak_cache_bytes
-    assert model.model.memory_required(told[0]) >= stats[0].peak_cache_bytes
+    assert model.model.memory_required(announced[0]) >= stats[0].peak_cache_bytes
 
 
 def test_full_kv_allocates_what_the_stock_sampler_allocates():

@@ -129,11 +129,11 @@ def test_profile_save_load_and_sample_with_a_map(tmp_path, monkeypatch):
         ValueError, match="name has a name of 300 bytes"
     ):  # and not after the measurement
         profile_heads(model, tiny.prompt(1), latent, seed=3, static_share=0.4, name="x" * 300)
-    some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
-    out, stats = take(DeCoPruneHS(head_map=some, **HALF), tiny.noise_of(17))
+    three_heads = HeadMap("tiny", 4, ((), (0, 2), (3,)))
+    out, stats = take(DeCoPruneHS(head_map=three_heads, **HALF), tiny.noise_of(17))
     assert torch.isfinite(out).all() and len(stats.chunks[-1].bank_tokens) == 2
     assert (
-        stats.policy["retention"]["head_map"].static == some.static
+        stats.policy["retention"]["head_map"].static == three_heads.static
         and '"head_map"' in stats.to_json()
     )
 
@@ -152,8 +152,10 @@ def test_the_plot_of_a_take():
 
 def test_the_plot_of_several_banks_over_a_prefix():
     """The first given chunk is measured before any bank is there."""
-    some = HeadMap("tiny", 4, ((), (0, 2), (3,)))
-    _, stats = take(DeCoPruneHS(head_map=some), tiny.noise_of(15), prefix=tiny.noise_of(5, seed=8))
+    three_heads = HeadMap("tiny", 4, ((), (0, 2), (3,)))
+    _, stats = take(
+        DeCoPruneHS(head_map=three_heads), tiny.noise_of(15), prefix=tiny.noise_of(5, seed=8)
+    )
     assert (
         {len(row.bank_tokens) for row in stats.chunks}
         == {len(row.bank_bytes) for row in stats.chunks}

@@ -133,10 +133,10 @@ def test_a_cancel_leaves_the_samplers_model_as_it_was():
 def test_a_change_of_role_tells_the_host_what_is_needed(monkeypatch):
     """The cache counts until it is allocated, by the first forward, which is the planner's."""
     base, lora, _ = models()
-    told, load = [], comfy.model_management.load_models_gpu
+    collected, load = [], comfy.model_management.load_models_gpu
 
     def spy(models, memory_required=0, minimum_memory_required=None, **kwargs):
-        told.append(minimum_memory_required)
+        collected.append(minimum_memory_required)
         return load(
             models,
             memory_required=memory_required,
@@ -147,8 +147,8 @@ def test_a_change_of_role_tells_the_host_what_is_needed(monkeypatch):
     monkeypatch.setattr(comfy.model_management, "load_models_gpu", spy)
     _, stats = take(base, planner=lora)
     chunk = base.model.memory_required([1, 16, 2, 4, 4])
-    assert len(told) == 5  # the host's own, then planner, renderer, planner, renderer
-    assert min(told[:2]) >= chunk + stats.peak_cache_bytes and told[2:] == [chunk] * 3
+    assert len(collected) == 5  # the host's own, then planner, renderer, planner, renderer
+    assert min(collected[:2]) >= chunk + stats.peak_cache_bytes and collected[2:] == [chunk] * 3
 
 
 def test_the_stats_tell_the_roles_and_warn_once():
@@ -158,14 +158,14 @@ def test_the_stats_tell_the_roles_and_warn_once():
         alone.report().count("expect the take to drift") == 1
         and "planner_model the sampler's" in alone.report()
     )
-    trained, told = with_profile(patch(base), ARProfile(noisy_history=True)), []
+    trained, collected = with_profile(patch(base), ARProfile(noisy_history=True)), []
     tiny.guide(
         trained,
-        tiny.sampler(KVPolicy(schedule=SMALL), 2, on_stats=told.append),
+        tiny.sampler(KVPolicy(schedule=SMALL), 2, on_stats=collected.append),
         tiny.noise_of(9, **tiny.SIZE),
         steps=2,
     )
-    assert "drift" not in told[0].report()
+    assert "drift" not in collected[0].report()
     _, roles = take(base, planner=lora)
     assert (
         "drift" not in roles.report()

@@ -33,7 +33,7 @@ def take(model, prefix, frames=7, drop_given=False, batch=1, **options):
 def refused(match, model, prefix, **options):
     steps = []
     with pytest.raises(ValueError, match=match):
-        take(model, [prefix], callback=lambda *told: steps.append(told), **options)
+        take(model, [prefix], callback=lambda *progress: steps.append(progress), **options)
     assert not steps
 
 

@@ -119,7 +119,13 @@ def test_every_input_works_with_every_policy_or_is_refused_before_sampling(
         with pytest.raises(
             ValueError, match=f"{SWITCHES[switch][0]}, which {name} cannot do. Use swap"
         ):
-            take(model, POLICIES[name], positive, prefix, callback=lambda *told: steps.append(told))
+            take(
+                model,
+                POLICIES[name],
+                positive,
+                prefix,
+                callback=lambda *progress: steps.append(progress),
+            )
         assert not steps
         return
     out, stats = take(model, POLICIES[name], positive, prefix)
@@ -130,8 +136,8 @@ def test_every_input_works_with_every_policy_or_is_refused_before_sampling(
         assert torch.allclose(out[:, :, :given], prefix, atol=1e-6)
     assert stats.given_frames == given and 0 <= stats.prune_ratio <= 1
     assert all(row.kept_tokens <= row.full_tokens for row in stats.chunks)
-    told = " ".join(stats.notes)
-    assert ("the prompt changes" in told) == (switch != "none")
-    assert ("run again" in told) == (
+    progress = " ".join(stats.notes)
+    assert ("the prompt changes" in progress) == (switch != "none")
+    assert ("run again" in progress) == (
         switch in ("recache", "blend") and name != "ContextRecompute"
     )  # where it is what every chunk does

@@ -105,7 +105,7 @@ def server(host_path, tmp_path_factory):
     (base / "custom_nodes").mkdir()
     (base / "custom_nodes/tiny_text_encoder.py").write_text(TINY_TEXT_ENCODER)
     with dev.Server(host_path, base=base, cpu=True) as running:
-        made = running.run(
+        results = running.run(
             {
                 "1": {
                     "class_type": "EmptyImage",
@@ -135,8 +135,8 @@ def server(host_path, tmp_path_factory):
                 },
             }
         )
-        shutil.copy(running.file(made["outputs"]["3"]["images"][0]), base / "input/my_clip.mp4")
-        shutil.copy(running.file(made["outputs"]["4"]["images"][0]), base / "input/example.png")
+        shutil.copy(running.file(results["outputs"]["3"]["images"][0]), base / "input/my_clip.mp4")
+        shutil.copy(running.file(results["outputs"]["4"]["images"][0]), base / "input/example.png")
         yield running
     shutil.rmtree(base)
 

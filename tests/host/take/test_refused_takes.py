@@ -212,7 +212,7 @@ def test_weights_that_give_no_finite_numbers_are_named():
 # -- numbers that come by wire, where no widget holds them to a range
 
 
-def made(model, **inputs):
+def sample(model, **inputs):
     latent = {"samples": inputs.pop("samples", torch.zeros(1, 16, 4, 4, 4))}
     return sample_take(
         model,
@@ -240,7 +240,7 @@ def made(model, **inputs):
 def test_a_take_of_nothing_is_refused(inputs, says, model):
     steps = []
     with pytest.raises(ValueError, match=says):
-        made(model, **inputs, callback=lambda *told: steps.append(told))
+        sample(model, **inputs, callback=lambda *progress: steps.append(progress))
     assert not steps
 
 

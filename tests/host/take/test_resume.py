@@ -111,11 +111,13 @@ def test_two_runs_are_one_to_the_last_bit(model, policy, cfg, prefix, tmp_path):
     whole, stats = make(model, policy, cfg=cfg, prefix=prefix)
     part, memory = saved(model, tmp_path / "m.safetensors", policy=policy, cfg=cfg, prefix=prefix)
     rest, later = make(model, policy, cfg=cfg, memory=memory)
-    made = part["samples"].shape[2]
-    assert 5 <= made < FRAMES and torch.equal(part["samples"], whole["samples"][:, :, :made])
+    frames_made = part["samples"].shape[2]
+    assert 5 <= frames_made < FRAMES and torch.equal(
+        part["samples"], whole["samples"][:, :, :frames_made]
+    )
     assert torch.equal(rest["samples"], whole["samples"])
-    assert later.frames == stats.frames == FRAMES and later.chunks[0].start_frame == made
-    assert any(f"Carried on at latent frame {made}" in note for note in later.notes)
+    assert later.frames == stats.frames == FRAMES and later.chunks[0].start_frame == frames_made
+    assert any(f"Carried on at latent frame {frames_made}" in note for note in later.notes)
 
 
 def test_a_take_goes_on_where_its_history_lies_elsewhere(model, tmp_path):
@@ -134,16 +136,16 @@ def test_a_take_goes_on_where_its_history_lies_elsewhere(model, tmp_path):
 def test_the_plan_of_a_take_that_goes_on_counts_what_it_brings(model, tmp_path, monkeypatch):
     seen, own = [], outer_call.budget_of
     monkeypatch.setattr(
-        outer_call, "budget_of", lambda *known: seen.append(own(*known)) or seen[-1]
+        outer_call, "budget_of", lambda *given: seen.append(own(*given)) or seen[-1]
     )
     for policy in (KVPolicy(SinkWindow(1, 6)), KVPolicy()):
         _, memory = saved(model, tmp_path / "m.safetensors", policy=policy)
         _, later = make(model, policy, memory=memory)
-        told = [
+        expected = [
             (chunk.row.start_frame, chunk.row.bank_bytes, chunk.row.allocated_bytes)
             for chunk in seen[-1].estimate.least
         ]
-        assert told == [
+        assert expected == [
             (row.start_frame, row.bank_bytes, row.allocated_bytes) for row in later.chunks
         ] and "5 chunks (3 made before)" in budget_line(seen[-1])
     monkeypatch.setattr("keepsake.host.budget.budget.MARGIN", 0)
@@ -204,9 +206,9 @@ def test_one_memory_under_two_prompts_branches_and_says_so(model, tmp_path):
     part, memory = saved(model, tmp_path / "m.safetensors")
     branches = [make(model, prompt=prompt, memory=memory) for prompt in (1, 5, 5)]
     same, other, again = (taken["samples"] for taken, _ in branches)
-    made = part["samples"].shape[2]
-    assert torch.equal(same[:, :, :made], other[:, :, :made]) and not torch.equal(
-        same[:, :, made:], other[:, :, made:]
+    frames_made = part["samples"].shape[2]
+    assert torch.equal(same[:, :, :frames_made], other[:, :, :frames_made]) and not torch.equal(
+        same[:, :, frames_made:], other[:, :, frames_made:]
     )
     assert torch.equal(other, again)
     assert [
@@ -214,14 +216,14 @@ def test_one_memory_under_two_prompts_branches_and_says_so(model, tmp_path):
     ] == [False, True, True]
 
 
-@pytest.mark.parametrize("change, told", [(8, False), (2, True)], ids=["later", "already"])
+@pytest.mark.parametrize("change, expected", [(8, False), (2, True)], ids=["later", "already"])
 def test_a_prompt_that_comes_in_after_the_memory_is_no_other_than_it_was_saved_with(
-    model, tmp_path, change, told
+    model, tmp_path, change, expected
 ):
     _, memory = saved(model, tmp_path / "m.safetensors")
     rest, stats = make(model, change=change, memory=memory)
-    assert any("prompts are not those" in note for note in stats.notes) == told
-    assert torch.equal(rest["samples"], make(model, change=change)[0]["samples"]) == (not told)
+    assert any("prompts are not those" in note for note in stats.notes) == expected
+    assert torch.equal(rest["samples"], make(model, change=change)[0]["samples"]) == (not expected)
 
 
 def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
@@ -331,10 +333,10 @@ def test_changes_of_prompt_before_the_join_are_not_told_again(model, tmp_path):
             memory=kept[0],
         )[1].notes
     )
-    told = [
+    expected = [
         [note for note in of_run if "the prompt changes" in note] for of_run in (notes[0], notes[2])
     ]
-    assert told[0][1:] == told[1] and len(told[1]) == 1
+    assert expected[0][1:] == expected[1] and len(expected[1]) == 1
 
 
 def test_an_error_shows_without_our_folders():

@@ -191,15 +191,15 @@ def test_a_preview_that_fails_does_not_end_the_take(model):
 
 
 def test_progress_counts_chunks_times_steps(model):
-    told = []
+    reported = []
     tiny.ours(
         model,
         tiny.noise_of(5, **tiny.SIZE),
         2,
         steps=3,
-        callback=lambda step, x0, x, total: told.append((step, total)),
+        callback=lambda step, x0, x, total: reported.append((step, total)),
     )
-    assert told == [(i, 9) for i in range(9)]
+    assert reported == [(i, 9) for i in range(9)]
 
 
 def test_the_preview_plays_the_newest_finished_chunk(model):

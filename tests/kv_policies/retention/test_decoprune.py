@@ -95,8 +95,10 @@ def script(
         torch.float64,
         torch.device("cpu"),
     )
-    made, trace = Script(session, wrong, error, on_keys), Trace()
-    model = Model(made.predict, made.forward, lambda number, step, like: torch.zeros_like(like))
+    fake_model, trace = Script(session, wrong, error, on_keys), Trace()
+    model = Model(
+        fake_model.predict, fake_model.forward, lambda number, step, like: torch.zeros_like(like)
+    )
     prefix = torch.zeros_like(fake.noise_of(given)) if given else None
     rollout = Rollout(
         chunks=plan_chunks(frames, chunk_frames, given),
@@ -109,7 +111,7 @@ def script(
     )
     for chunk, _ in run(rollout):
         on_chunk(session, chunk)
-    return made, trace
+    return fake_model, trace
 
 
 def tokens(*frames):
@@ -117,8 +119,8 @@ def tokens(*frames):
 
 
 def test_a_chunk_is_pruned_once_two_newer_ones_stand_whole():
-    made, _ = script(DeCoPrune(), 12, 2, wrong=[13, 17, 18, 25, 30])
-    assert made.histories == {
+    fake_model, _ = script(DeCoPrune(), 12, 2, wrong=[13, 17, 18, 25, 30])
+    assert fake_model.histories == {
         0: [],
         1: tokens(0, 1),
         2: tokens(0, 1, 2, 3),
@@ -129,18 +131,18 @@ def test_a_chunk_is_pruned_once_two_newer_ones_stand_whole():
 
 
 def test_one_dense_chunk_is_the_papers_text():
-    made, _ = script(DeCoPrune(dense_chunks=1), 8, 2, wrong=[13])
-    assert made.histories[3] == [*tokens(0, 1), 13, *tokens(4, 5)]
+    fake_model, _ = script(DeCoPrune(dense_chunks=1), 8, 2, wrong=[13])
+    assert fake_model.histories[3] == [*tokens(0, 1), 13, *tokens(4, 5)]
 
 
 def test_without_a_sink_the_first_chunk_is_pruned_too():
-    made, _ = script(DeCoPrune(sink_chunks=0), 8, 2, wrong=[5])
-    assert made.histories[3] == [5, *tokens(2, 3, 4, 5)]
+    fake_model, _ = script(DeCoPrune(sink_chunks=0), 8, 2, wrong=[5])
+    assert fake_model.histories[3] == [5, *tokens(2, 3, 4, 5)]
 
 
 def test_frame_wise_models_protect_three_frames_for_a_chunk():
-    made, _ = script(DeCoPrune(), 12, 1, wrong=[])
-    assert made.histories[11] == tokens(0, 1, 2, 5, 6, 7, 8, 9, 10)
+    fake_model, _ = script(DeCoPrune(), 12, 1, wrong=[])
+    assert fake_model.histories[11] == tokens(0, 1, 2, 5, 6, 7, 8, 9, 10)
 
 
 @pytest.mark.parametrize(
@@ -148,21 +150,21 @@ def test_frame_wise_models_protect_three_frames_for_a_chunk():
     [(3, [*tokens(0, 1, 2), 19, *tokens(6, 7, 8, 9, 10, 11)]), (4, tokens(*range(12)))],
 )
 def test_other_chunk_sizes_and_a_short_last_chunk(chunk_frames, last):
-    made, _ = script(DeCoPrune(), 13, chunk_frames, wrong=[19])
-    assert list(made.histories.values())[-1] == last
+    fake_model, _ = script(DeCoPrune(), 13, chunk_frames, wrong=[19])
+    assert list(fake_model.histories.values())[-1] == last
 
 
 def test_the_rule_is_strict_and_no_number_keeps():
     exact = torch.tensor(0.25).item()
-    made, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=exact)
-    assert made.histories[4] == tokens(0, 1, 4, 5, 6, 7)
-    made, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=math.nan)
-    assert made.histories[4] == tokens(0, 1, 2, 4, 5, 6, 7)
+    fake_model, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=exact)
+    assert fake_model.histories[4] == tokens(0, 1, 4, 5, 6, 7)
+    fake_model, _ = script(DeCoPrune(gamma=exact), 10, 2, wrong=tokens(2), error=math.nan)
+    assert fake_model.histories[4] == tokens(0, 1, 2, 4, 5, 6, 7)
 
 
 def test_target_keep_keeps_a_share_of_each_chunk_and_the_highest_scores():
-    made, _ = script(DeCoPrune(mode="target_keep", target_keep=0.25), 10, 2, wrong=[13, 17])
-    assert made.histories[4] == [
+    fake_model, _ = script(DeCoPrune(mode="target_keep", target_keep=0.25), 10, 2, wrong=[13, 17])
+    assert fake_model.histories[4] == [
         *tokens(0, 1),
         12,
         13,
@@ -175,13 +177,13 @@ def test_a_bound_lets_the_lowest_scores_of_the_whole_past_leave_and_never_the_si
     def history(most_frames):
         # Four of frame 2 are wrong by more than three of frame 6: with room for 2 + 1 frames, the
         # sink's 12 tokens and six more stay.
-        made, _ = script(
+        fake_model, _ = script(
             DeCoPrune(gamma=0.01, most_frames=most_frames),
             16,
             2,
             wrong={12: 0.3, 13: 0.3, 15: 0.1, 17: 0.3, 36: 0.2, 37: 0.05, 38: 0.2, 41: 0.02},
         )
-        return made.histories[7]
+        return fake_model.histories[7]
 
     whole = [12, 13, 15, 17, 36, 37, 38, 41]
     assert history(0) == [*tokens(0, 1), *whole, *tokens(10, 11, 12, 13)]
@@ -227,8 +229,8 @@ def test_a_bound_below_the_sink_is_refused():
 
 
 def test_the_spatial_floor():
-    made, _ = script(DeCoPrune(min_keep_per_block=1), 10, 2, wrong=[13])
-    assert made.histories[4] == [
+    fake_model, _ = script(DeCoPrune(min_keep_per_block=1), 10, 2, wrong=[13])
+    assert fake_model.histories[4] == [
         *tokens(0, 1),
         13,
         *tokens(4, 5, 6, 7),
@@ -239,13 +241,13 @@ def test_the_spatial_floor_is_a_part_of_the_share():
     """Three of 12 stay: the best of each frame's block, and the next best of all. It was the share
     and, besides, what the floor asked for.
     """
-    made, _ = script(
+    fake_model, _ = script(
         DeCoPrune(mode="target_keep", target_keep=0.25, min_keep_per_block=1),
         10,
         2,
         wrong={12: 0.5, 14: 0.4, 15: 0.3, 20: 0.1},
     )
-    assert made.histories[4] == [*tokens(0, 1), 12, 14, 20, *tokens(4, 5, 6, 7)]
+    assert fake_model.histories[4] == [*tokens(0, 1), 12, 14, 20, *tokens(4, 5, 6, 7)]
 
 
 @pytest.mark.parametrize(
@@ -271,29 +273,39 @@ def test_a_probe_step_without_news_is_refused():
 
 @pytest.mark.parametrize("sigmas", [(1.0, 0.0), (1.0, 0.8, 0.0)])
 def test_with_one_or_two_steps_each_chunk_is_noised_again_and_the_report_says_so(sigmas):
-    made, trace = script(DeCoPrune(), 10, 2, wrong=[13], sigmas=sigmas)
+    fake_model, trace = script(DeCoPrune(), 10, 2, wrong=[13], sigmas=sigmas)
     steps = len(sigmas) - 1
-    assert [call for call in made.calls if call[0] == 4] == [
+    assert [call for call in fake_model.calls if call[0] == 4] == [
         (4, round(sigma, 2)) for sigma in sigmas[:-1]
     ] + [(4, 0.9), (4, 0.0)]
-    assert len(made.calls) == 5 * (steps + 1) - 1 + 3  # the first and the last chunk need no probe
-    assert made.histories[4] == [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]
+    assert (
+        len(fake_model.calls) == 5 * (steps + 1) - 1 + 3
+    )  # the first and the last chunk need no probe
+    assert fake_model.histories[4] == [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]
     assert "noised again" in trace.notes[0]
 
 
 def test_given_chunks_are_probed_and_pruned():
-    made, trace = script(DeCoPrune(reindex="off"), 10, 2, wrong=[13], given=8)
-    assert made.calls[:7] == [(0, 0.0), (2, 0.9), (2, 0.0), (4, 0.9), (4, 0.0), (6, 0.9), (6, 0.0)]
-    assert made.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
+    fake_model, trace = script(DeCoPrune(reindex="off"), 10, 2, wrong=[13], given=8)
+    assert fake_model.calls[:7] == [
+        (0, 0.0),
+        (2, 0.9),
+        (2, 0.0),
+        (4, 0.9),
+        (4, 0.0),
+        (6, 0.9),
+        (6, 0.0),
+    ]
+    assert fake_model.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
     assert trace.notes == [
         "DeCoPrune scored the prediction of step 2 (counted from 0), at sigma 0.900."
     ]
 
 
 def test_without_a_sink_the_first_given_chunk_is_neither_probed_nor_pruned():
-    made, _ = script(DeCoPrune(reindex="off", sink_chunks=0), 10, 2, wrong=[13], given=8)
-    assert made.calls[:2] == [(0, 0.0), (2, 0.9)]
-    assert made.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
+    fake_model, _ = script(DeCoPrune(reindex="off", sink_chunks=0), 10, 2, wrong=[13], given=8)
+    assert fake_model.calls[:2] == [(0, 0.0), (2, 0.9)]
+    assert fake_model.histories == {4: [*tokens(0, 1), 13, *tokens(4, 5, 6, 7)]}
 
 
 def test_a_probes_noise_is_drawn_anew_for_each_chunk():

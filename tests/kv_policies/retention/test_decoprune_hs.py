@@ -124,13 +124,13 @@ def test_a_map_that_does_not_fit_is_refused_with_both_shapes():
 
 def test_a_map_reads_what_it_writes_and_the_bare_list():
     assert HeadMap.from_json(MAP.to_json(), "file") == MAP
-    told = json.loads(MAP.to_json())
-    assert told["num_layers"] == 2 and told["layers"][1] == {
+    saved = json.loads(MAP.to_json())
+    assert saved["num_layers"] == 2 and saved["layers"][1] == {
         "layer_idx": 1,
         "static_head": [0],
         "dynamic_head": [1],
     }
-    assert HeadMap.from_json(json.dumps(told["layers"]), "file") == HeadMap("file", 2, MAP.static)
+    assert HeadMap.from_json(json.dumps(saved["layers"]), "file") == HeadMap("file", 2, MAP.static)
 
 
 @pytest.mark.parametrize(

@@ -25,32 +25,32 @@ from .test_decoprune import script, tokens
 WRONG = [13, 17, 18, 25, 30]
 
 
-def kept(made, chunk):
+def kept(model, chunk):
     """Tokens of a chunk that the last chunk of the take could read."""
     return [
         token
-        for token in list(made.histories.values())[-1]
+        for token in list(model.histories.values())[-1]
         if chunk * 12 <= token < chunk * 12 + 12
     ]
 
 
 @pytest.mark.parametrize("control", [RandomPrune, ReversePrune, TempDiffPrune])
 def test_a_control_keeps_as_many_of_each_chunk(control):
-    made, _ = script(control(), 12, 2, wrong=WRONG)
-    assert [len(kept(made, chunk)) for chunk in range(5)] == [12, 3, 2, 12, 12]
+    model, _ = script(control(), 12, 2, wrong=WRONG)
+    assert [len(kept(model, chunk)) for chunk in range(5)] == [12, 3, 2, 12, 12]
 
 
 def test_random_is_not_the_same_choice_and_repeats():
-    made, _ = script(RandomPrune(), 12, 2, wrong=WRONG)
-    assert kept(made, 1) != [13, 17, 18]
+    model, _ = script(RandomPrune(), 12, 2, wrong=WRONG)
+    assert kept(model, 1) != [13, 17, 18]
     torch.manual_seed(99)
     again, _ = script(RandomPrune(), 12, 2, wrong=WRONG)
-    assert made.histories == again.histories
+    assert model.histories == again.histories
 
 
 def test_reverse_keeps_the_easiest():
-    made, _ = script(ReversePrune(), 12, 2, wrong=WRONG)
-    assert kept(made, 1) == [12, 14, 15]  # of equal ones the first
+    model, _ = script(ReversePrune(), 12, 2, wrong=WRONG)
+    assert kept(model, 1) == [12, 14, 15]  # of equal ones the first
 
 
 def turned(**by_layer):
@@ -61,15 +61,15 @@ def turned(**by_layer):
 
 
 def test_temporal_difference_keeps_the_tokens_whose_keys_turned_at_layer_1():
-    made, _ = script(TempDiffPrune(), 10, 2, wrong=[13], on_keys=turned(zero=20, one=21))
-    assert kept(made, 1) == [21]
+    model, _ = script(TempDiffPrune(), 10, 2, wrong=[13], on_keys=turned(zero=20, one=21))
+    assert kept(model, 1) == [21]
 
 
 def test_where_the_frame_before_was_pruned_a_chunks_first_frame_is_worth_what_its_second_is():
-    made, _ = script(
+    model, _ = script(
         TempDiffPrune(DeCoPrune(dense_chunks=1)), 10, 2, wrong=[25], on_keys=turned(zero=33, one=33)
     )
-    assert kept(made, 2) == [27]  # frame 4, the cell that turned in frame 5
+    assert kept(model, 2) == [27]  # frame 4, the cell that turned in frame 5
 
 
 def test_the_blocks_of_a_large_picture_are_a_6x13_grid():
@@ -103,5 +103,5 @@ def test_only_plain_decoprune_has_a_control():
 
 
 def test_the_sink_is_a_controls_too():
-    made, _ = script(RandomPrune(), 12, 2, wrong=WRONG)
-    assert list(made.histories.values())[-1][:12] == tokens(0, 1)
+    model, _ = script(RandomPrune(), 12, 2, wrong=WRONG)
+    assert list(model.histories.values())[-1][:12] == tokens(0, 1)

@@ -91,11 +91,13 @@ def test_the_histogram_counts_every_score_once():
         torch.tensor([0.0, 0.1, 0.11, 5.0, 1e9, math.nan]), torch.tensor([0, 0, 1, 1, 1, 1]).bool()
     )
     histogram.add(torch.tensor([0.1]), torch.tensor([False]))
-    told = histogram.to_dict()
+    result = histogram.to_dict()
     assert (
-        told["kept"] == 4 and histogram.share == 4 / 7 and ScoreHistogram("mse", 0.1).share is None
+        result["kept"] == 4
+        and histogram.share == 4 / 7
+        and ScoreHistogram("mse", 0.1).share is None
     )
-    assert sum(told["counts"]) == 7 and len(told["counts"]) == len(told["edges"]) + 1
-    at = told["edges"].index(0.1)
-    assert sum(told["counts"][: at + 1]) == 3  # .1 itself lies below: the rule is strict
-    assert told["counts"][-1] == 2
+    assert sum(result["counts"]) == 7 and len(result["counts"]) == len(result["edges"]) + 1
+    at = result["edges"].index(0.1)
+    assert sum(result["counts"][: at + 1]) == 3  # .1 itself lies below: the rule is strict
+    assert result["counts"][-1] == 2

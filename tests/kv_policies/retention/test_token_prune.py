@@ -45,8 +45,8 @@ class WholeRun(TokenPruneRun):
 
 
 def last_history(policy, frames=12):
-    made, _ = script(policy, frames, 2)
-    return list(made.histories.values())[-1]
+    model, _ = script(policy, frames, 2)
+    return list(model.histories.values())[-1]
 
 
 def test_the_share_with_the_highest_ranks_of_each_old_chunk_stays():
@@ -69,15 +69,15 @@ def test_under_a_bound_the_lowest_ranks_leave_first():
 
 @pytest.mark.parametrize("policy", [KeyNorm(), KeyNorm(target_keep=0.4, most_frames=3)], ids=repr)
 def test_its_estimate_is_exact(policy):
-    told = estimate(plan(KVPolicy(policy), 14))
-    assert told.most is told.least
-    assert untimed(chunk.row for chunk in told.least) == measured(KVPolicy(policy), 14)
+    result = estimate(plan(KVPolicy(policy), 14))
+    assert result.most is result.least
+    assert untimed(chunk.row for chunk in result.least) == measured(KVPolicy(policy), 14)
 
 
 @pytest.mark.parametrize("name", CONTROLS)
 def test_it_has_controls(name):
-    made = last_history(CONTROLS[name](KeyNorm(target_keep=0.25)))
-    assert [len([t for t in made if 12 * chunk <= t < 12 * chunk + 12]) for chunk in range(5)] == [
+    model = last_history(CONTROLS[name](KeyNorm(target_keep=0.25)))
+    assert [len([t for t in model if 12 * chunk <= t < 12 * chunk + 12]) for chunk in range(5)] == [
         12,
         3,
         3,

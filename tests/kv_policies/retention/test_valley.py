@@ -83,10 +83,10 @@ def test_the_threshold_lies_between_the_humps_and_splits_them():
 
 def test_a_class_of_a_few_in_a_thousand_is_found_beside_a_wide_one():
     generator = torch.Generator().manual_seed(0)
-    known = 10 ** (0.25 * torch.randn(6000, generator=generator) - 3)
+    predictable = 10 ** (0.25 * torch.randn(6000, generator=generator) - 3)
     new = 10 ** (0.4 * torch.randn(30, generator=generator) - 0.5)
-    valley = seen(*[torch.cat([known, new])] * 3)
-    assert known.max() < valley.threshold < new.min()
+    valley = seen(*[torch.cat([predictable, new])] * 3)
+    assert predictable.max() < valley.threshold < new.min()
 
 
 def test_chunks_wait_until_three_in_a_row_left_a_clear_split():
@@ -154,8 +154,10 @@ def test_a_valley_elsewhere_counts_when_three_chunks_agree_on_it():
 @pytest.mark.parametrize("factor", [10.0, 0.1, 1e-4])
 def test_scores_of_another_scale_keep_the_same_tokens(factor):
     generator = torch.Generator().manual_seed(1)
-    known = 10 ** (0.25 * torch.randn(72, generator=generator) - 3)
-    chunks = [torch.cat([known, 10 ** -torch.rand(24, generator=generator)]) for _ in range(4)]
+    predictable = 10 ** (0.25 * torch.randn(72, generator=generator) - 3)
+    chunks = [
+        torch.cat([predictable, 10 ** -torch.rand(24, generator=generator)]) for _ in range(4)
+    ]
     here, there = seen(*chunks), seen(*[factor * chunk for chunk in chunks])
     assert there.threshold == pytest.approx(factor * here.threshold, rel=1e-6)
     assert kept(here, *chunks[3]) == kept(there, *(factor * chunks[3]))
@@ -166,9 +168,11 @@ def test_the_share_stays_within_its_bounds():
     new = 10 ** (torch.arange(900) / 900)
     valley = seen(*[torch.cat([scores_of((100, 1e-3)), new])] * 3)
     assert valley.cut and valley.keep(new, new < 0).sum() == 600
-    known = 10 ** (torch.arange(1000) / 1000 - 3)
-    valley = seen(*[torch.cat([known, scores_of((10, 1.0))])] * 3, *[known] * 57)
-    assert valley.cut and valley.keep(known, known < 0).sum() == 4  # 300 of 60,030, less 30, by 60
+    predictable = 10 ** (torch.arange(1000) / 1000 - 3)
+    valley = seen(*[torch.cat([predictable, scores_of((10, 1.0))])] * 3, *[predictable] * 57)
+    assert (
+        valley.cut and valley.keep(predictable, predictable < 0).sum() == 4
+    )  # 300 of 60,030, less 30, by 60
 
 
 def test_scores_that_are_no_numbers_count_for_nothing_and_stay():
@@ -219,18 +223,18 @@ def whole(*chunks):
 def test_the_chunks_that_waited_are_pruned_too(control):
     """Chunks 1 to 3 are scored before the threshold is known, when chunk 3 is finished."""
     policy = DeCoPrune(mode="valley")
-    made, trace = script(RandomPrune(policy) if control else policy, 36, 6, wrong=HALF)
-    assert made.histories[4] == whole(0, 1, 2, 3)
+    model, trace = script(RandomPrune(policy) if control else policy, 36, 6, wrong=HALF)
+    assert model.histories[4] == whole(0, 1, 2, 3)
     if control:
-        assert len(made.histories[5]) == len(whole(0, 3, 4)) + len(half_of(1, 2))
+        assert len(model.histories[5]) == len(whole(0, 3, 4)) + len(half_of(1, 2))
     else:
-        assert made.histories[5] == [*whole(0), *half_of(1, 2), *whole(3, 4)]
+        assert model.histories[5] == [*whole(0), *half_of(1, 2), *whole(3, 4)]
     assert trace.scores["kept"] == 4 * 18 and 0 < trace.scores["threshold"] < 0.2
 
 
 def test_without_a_sink_and_a_take_that_is_too_short():
-    made, trace = script(DeCoPrune(mode="valley", sink_chunks=0), 18, 6, wrong=HALF)
-    assert made.histories[2] == whole(0, 1)
+    model, trace = script(DeCoPrune(mode="valley", sink_chunks=0), 18, 6, wrong=HALF)
+    assert model.histories[2] == whole(0, 1)
     assert trace.scores["threshold"] is None and sum(trace.scores["counts"]) == 0
     assert any("found no threshold: 2 chunk(s) were scored" in note for note in trace.notes)
 
