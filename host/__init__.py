@@ -2,4 +2,4 @@
 book-keeping, previews.
 """
 
-TESTED_HOSTS = "0.24, 0.27 and 0.30"
+TESTED_HOSTS = "0.24, 0.27, 0.30 and 0.33"

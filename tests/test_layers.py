@@ -52,9 +52,12 @@ MAY_IMPORT = {  # room: (the other rooms it may import, packages)
             "folder_paths",
             "psutil",
             "hashlib",
+            "importlib",
             "logging",
             "node_helpers",
+            "operator",
             "os",
+            "sys",
         },
     ),
     "demo": (
@@ -81,6 +84,7 @@ INSIDE = {  # room: {its folder, or file at its top: the others there that it ma
     },
     "host": {
         "keys": "",
+        "needs": "",
         "model": "keys",
         "files": "keys",
         "forward": "keys model files",

@@ -17,10 +17,10 @@ asyncio.run(pack.load_pack().comfy_entrypoint())
 
 
 def run(*arguments):
-    dev = Path(__file__).parents[2] / "dev"
+    path = [str(Path(__file__).parents[2] / "dev"), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | {"PYTHONPATH": str(dev)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
         capture_output=True,
         text=True,
     )
@@ -35,6 +35,6 @@ def test_the_import_is_light_and_silent_and_changes_nothing():
 def test_a_host_that_lacks_something_is_told_what_and_which_hosts_have_it():
     last = run("-c", OTHER_HOST).stderr.splitlines()[-1]
     assert (
-        "does not have: import of comfy.ldm.wan.ar_model halted" in last
-        and "tested with ComfyUI 0.24, 0.27 and 0.30" in last
+        "needs comfy.ldm.wan.ar_model (import of comfy.ldm.wan.ar_model halted" in last
+        and "does not have. It is tested with ComfyUI 0.24, 0.27, 0.30 and 0.33" in last
     )
