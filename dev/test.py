@@ -1,4 +1,5 @@
-"""Run every test, then say how many host tests were skipped and why.
+"""Run every test, then say how many host tests were skipped and why, and, on a ComfyUI that is
+none of the tested ones, which of the parts that Keepsake uses differ there.
 
 `dev/test --all-hosts` runs the host tests once more on each other tested ComfyUI. All else goes on
 to pytest.
@@ -13,6 +14,7 @@ import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import host_parts
 import setup
 
 HOST_TESTS = ("tests/host", "tests/nodes", "tests/web")
@@ -68,12 +70,23 @@ def reason(skip):
 
 
 def name(host):
-    if not host:
-        return "NO COMFYUI"
-    return (
-        "ComfyUI "
-        + re.search(r'__version__ = "(.*)"', (host / "comfyui_version.py").read_text())[1]
-    )
+    return f"ComfyUI {version(host)}" if host else "NO COMFYUI"
+
+
+def version(host):
+    return re.search(r'__version__ = "(.*)"', (host / "comfyui_version.py").read_text())[1]
+
+
+def parts_that_differ(host):
+    """A line on a ComfyUI of the user's own; None on a tested one."""
+    if not host or version(host) in setup.HOSTS:
+        return None
+    try:
+        with setup.one_at_a_time():
+            tested = setup.fetch_host(setup.NEWEST, sys.executable)
+    except setup.SetupError as error:
+        return f"{name(host)}: NOT COMPARED with {setup.NEWEST}: {error}"
+    return f"{name(host)}: {host_parts.report(host, tested, setup.NEWEST)}"
 
 
 def other_hosts(host):
@@ -102,7 +115,7 @@ def main():
                 runs.append((0 if code == NOTHING_SELECTED else code, line))
         except setup.SetupError as error:
             runs.append((1, f"NOT RUN on every ComfyUI: {error}"))
-    for _, line in runs:
+    for line in (*(line for _, line in runs), parts_that_differ(host)):
         if line:
             print(line, flush=True)
     sys.exit(next((code for code, _ in runs if code), 0))
