@@ -59,19 +59,35 @@ class ARVideoModelLoader(io.ComfyNode):
                     tooltip="A LoRA that is part of the checkpoint (LongLive's lora.pt), in "
                     "models/loras. Others go behind this node.",
                 ),
+                io.Float.Input(
+                    "lora_alpha",
+                    default=0.0,
+                    min=0.0,
+                    max=65536.0,
+                    step=0.5,
+                    optional=True,
+                    tooltip="Alpha that the LoRA was trained with, where its files do not say it. "
+                    "0 takes it from the LoRA or the adapter_config.json beside it.",
+                ),
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
 
     @classmethod
-    def execute(cls, model_name, profile, weight_dtype, lora_name=NO_LORA):
+    def execute(cls, model_name, profile, weight_dtype, lora_name=NO_LORA, lora_alpha=0.0):
         path = folder_paths.get_full_path_or_raise("diffusion_models", model_name)
         lora_path = None
         if lora_name != NO_LORA:
             lora_path = folder_paths.get_full_path_or_raise("loras", lora_name)
         lines = []
         model = load_ar_model(
-            path, PROFILES.get(profile), weight_dtype, model_name, lora_path, lines.append
+            path,
+            PROFILES.get(profile),
+            weight_dtype,
+            model_name,
+            lora_path,
+            tell=lines.append,
+            lora_alpha=lora_alpha,
         )
         return io.NodeOutput(patch(model), ui={"text": lines})
 

@@ -57,6 +57,7 @@ MAY_IMPORT = {  # room: (the other rooms it may import, packages)
             "node_helpers",
             "operator",
             "os",
+            "safetensors",
             "sys",
         },
     ),

@@ -2,16 +2,16 @@
 
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import comfy.sd
-import comfy.weight_adapter
 import torch
-from torch import Tensor
 
 from ..keys import PROFILE
 from .layouts import Contents, read_checkpoint
+from .lora import Lora, read_lora, with_lora
 from .profiles import (
     CHECKPOINTS,
     ARProfile,
@@ -20,6 +20,7 @@ from .profiles import (
     why_no_ar_model,
     with_profile,
 )
+from .quantised import ATTENTION, host_names, is_scale, not_applied, require_applied_scales
 
 WEIGHT_DTYPES = {
     "default": {},
@@ -30,6 +31,18 @@ WEIGHT_DTYPES = {
 
 
 CELLS_OF_A_TOKEN = 4  # latent cells: 1x2x2
+HEAD_CHANNELS = 128  # of every head, in ComfyUI's reading of a file without a header
+# Tensors that every Wan model has and the host reads its sizes from.
+CORE = (
+    "head.modulation",
+    "head.head.weight",
+    "patch_embedding.weight",
+    "blocks.0.self_attn.q.weight",
+    "blocks.0.ffn.0.weight",
+)
+
+
+BLOCK = re.compile(r"blocks\.\d+\.(self|cross)_attn\.")
 
 
 class Recognised(NamedTuple):
@@ -47,13 +60,15 @@ def load_ar_model(
     name: str | None = None,
     lora_path: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    lora_alpha: float = 0.0,
 ):
     """Load a diffusion model file as a MODEL; `profile` None takes the one in its header, or that
     of the published checkpoint that its name stands for.
 
     `name` is the file's, with the folders that may say what it is; `lora_path` a LoRA that belongs
-    on it. `tell` gets the line that is logged: what the file is, how it was recognised, which
-    profile it got. ValueError for all that is no AR model of the Wan family, is damaged, or does
+    on it and `lora_alpha` that LoRA's alpha, 0 for what its files say. `tell` gets the line that is
+    logged: what the file is, how it was recognised, which profile it got, what of it ComfyUI does
+    not use. ValueError for all that is no AR model of the Wan family, is damaged, or does
     not say what it is.
     """
     name = name or os.path.basename(path)
@@ -71,27 +86,41 @@ def load_ar_model(
         recognised = _as_chosen(profile, rows, channels, name)
 
     # 2. The MODEL, and how the host makes it again for another device.
-    model = build(contents, name, weight_dtype)
+    model, unused = build(contents, name, weight_dtype)
     model.cached_patcher_init = (build_again, (path, ema, name, weight_dtype))
 
     # 3. The LoRAs that are part of the checkpoint.
-    loras = {"packed with it": contents.lora} if contents.lora else {}
-    if lora_path:
-        loras[f"'{os.path.basename(lora_path)}'"] = lora_tensors(lora_path)
     lora_words = []
-    for source, lora in loras.items():
-        model, layers = with_lora(model, lora, source)
-        lora_words.append(f", with the LoRA {source} on {layers}")
+    for lora, alpha, alpha_is_rank in _loras_of(contents, name, recognised, lora_path, lora_alpha):
+        model, layers = with_lora(model, lora, alpha, alpha_is_rank)
+        lora_words.append(f", with the LoRA {lora.source} on {layers}")
 
     # 4. All of it in words.
     blocks = len(model.model.diffusion_model.blocks)
     line = (
         f"'{name}' is a Wan model {width} wide with {blocks} blocks and {channels} latent channels "
-        f"({contents.layout}){''.join(lora_words)}; {_profile_words(recognised, bool(loras))}"
+        f"({contents.layout}){''.join(lora_words)}; {_profile_words(recognised, bool(lora_words))}"
     )
+    line = " ".join([line, *unused])
     logging.info("Keepsake: %s", line)
     tell(line)
     return with_profile(model, recognised.profile)
+
+
+def _loras_of(
+    contents: Contents, name: str, recognised: Recognised, path: str | None, alpha: float
+) -> Iterator[tuple[Lora, float, bool]]:
+    """The LoRA packed with a checkpoint and the one at `path`: each with the alpha that the user
+    gave it, or 0, and whether it is one of the table's, whose alpha is their rank.
+    """
+    if contents.lora:
+        packed = Lora(tensors=contents.lora, source="packed with it")
+        yield packed, 0.0 if path else alpha, bool(rows_named(name))
+    if path:
+        folder, file = os.path.split(path)
+        by_name = rows_named(os.path.join(os.path.basename(folder), file))
+        in_table = recognised.row is not None and file == recognised.row.lora
+        yield read_lora(path), alpha, bool(in_table or by_name)
 
 
 def _as_chosen(profile: ARProfile, rows: list[Checkpoint], channels: int, name: str) -> Recognised:
@@ -122,23 +151,37 @@ def _profile_words(recognised: Recognised, has_lora: bool) -> str:
 
 
 def sizes(contents: Contents, name: str) -> tuple[int, int]:
-    """Width and latent channels of a Wan model; ValueError when it is none."""
+    """Width and latent channels of a Wan model; ValueError when it is none, or no whole one."""
     weights = contents.weights
-    if "head.modulation" in weights and "head.head.weight" in weights:
-        width = weights["head.modulation"].shape[-1]
-        return width, weights["head.head.weight"].shape[0] // CELLS_OF_A_TOKEN
-    if contents.lora:
+    missing = [key for key in CORE if key not in weights]
+    if contents.lora and CORE[0] in missing:
         raise ValueError(
             f"'{name}' is a LoRA. Choose the model that it belongs on, and this file in lora_name."
         )
-    missing = " and no ".join(
-        f"'{key}'" for key in ("head.modulation", "head.head.weight") if key not in weights
-    )
-    raise ValueError(
-        f"Keepsake does not recognise the model in '{name}': it has no {missing}, as every Wan "
-        f"model has, and begins with '{next(iter(weights))}'. Load a Wan video model "
-        "(Self-Forcing, Causal-Forcing, LongLive and their like)."
-    )
+    words = " and no ".join(f"'{key}'" for key in missing[:2])
+    is_wan = "patch_embedding.weight" in weights or any(BLOCK.match(key) for key in weights)
+    if missing and not is_wan:
+        first = next((key for key in weights if key not in CORE), "nothing else")
+        raise ValueError(
+            f"Keepsake does not recognise the model in '{name}': it has no {words}, as every Wan "
+            f"model has, and begins with '{first}'. Load a Wan video model "
+            "(Self-Forcing, Causal-Forcing, LongLive and their like)."
+        )
+    if missing:
+        raise ValueError(
+            f"'{name}' is no whole plain Wan model: it has no {words}. It is damaged, or one file "
+            "of several: download it again, all its files into one folder under their own names."
+        )
+    modulation, head = weights["head.modulation"], weights["head.head.weight"]
+    width = modulation.shape[-1] if modulation.ndim else 0
+    channels = head.shape[0] // CELLS_OF_A_TOKEN if head.ndim else 0
+    if not width or width % HEAD_CHANNELS and "config" not in contents.metadata:
+        raise ValueError(
+            f"'{name}' is {width} wide, and ComfyUI divides a Wan model into heads of "
+            f"{HEAD_CHANNELS} channels where the file's header does not say otherwise. Load a Wan "
+            "model of 1536, 3072 or 5120 channels, or the file as its authors published it."
+        )
+    return width, channels
 
 
 def recognise(
@@ -173,11 +216,13 @@ def recognise(
     )
 
 
-def build(contents: Contents, name: str, weight_dtype: str, **options):
-    """The host's MODEL of a checkpoint; ValueError when tensors are missing, left over or of
-    another shape.
+def build(contents: Contents, name: str, weight_dtype: str, **options) -> tuple[object, list[str]]:
+    """The host's MODEL of a checkpoint, and in sentences what of the file it does not use;
+    ValueError when tensors are missing, left over or of another shape, or scales are not applied.
     """
+    require_applied_scales(contents.weights, contents.metadata, name)
     keys = set(contents.weights)  # before the host takes tensors out
+    known_keys = host_names(contents.weights, contents.metadata)
     try:
         model = comfy.sd.load_diffusion_model_state_dict(
             contents.weights,
@@ -194,13 +239,52 @@ def build(contents: Contents, name: str, weight_dtype: str, **options):
             f"it ({mismatch}). It is a kind of Wan model that ComfyUI does not know, as the demo "
             "world saved to a file is, or damaged: load another, or download it again."
         ) from error
+    except (LookupError, ArithmeticError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"ComfyUI cannot make a model of '{name}' ({type(error).__name__}: {error}). It is "
+            "damaged, or no plain Wan model: download it again, or load another."
+        ) from error
     if model is None:
         raise ValueError(
             f"ComfyUI does not recognise the model in '{name}'. Keepsake loads Wan video models "
             "(Self-Forcing, Causal-Forcing, LongLive and their like)."
         )
-    _require_complete(keys, model.model.diffusion_model, name)
-    return model
+    backbone = model.model.diffusion_model
+    preferences = {key for key in keys if key.endswith(ATTENTION)}
+    _require_complete(keys - preferences, backbone, name)
+    unused = _unused(known_keys - preferences, backbone, name)
+    return model, [*unused, *_unknown_attention(preferences, backbone)]
+
+
+def _unused(keys: set[str], backbone, name: str) -> list[str]:
+    """A sentence on tensors beside a layer's weights that the host did not take. ValueError where
+    they are scales.
+    """
+    left_over = sorted(keys - backbone.state_dict().keys())
+    scales = [key for key in left_over if is_scale(key)]
+    if scales:
+        raise not_applied(scales, name)
+    # The host leaves input scales of 1 away, and writes a layer's kind of quantisation anew.
+    unused = [key for key in left_over if not key.endswith((".input_scale", ".comfy_quant"))]
+    if not unused:
+        return []
+    return [f"ComfyUI does not use {len(unused)} of its tensors, '{unused[0]}' first."]
+
+
+def _unknown_attention(preferences: set[str], backbone) -> list[str]:
+    """A sentence on layers for which the file prefers an attention, where the host knows none."""
+    modules = dict(backbone.named_modules())
+    unknown = [
+        key
+        for key in preferences
+        if not hasattr(modules.get(key.removesuffix(ATTENTION)), "comfy_attention")
+    ]
+    if not unknown:
+        return []
+    return [
+        f"It prefers an attention of its own in {len(unknown)} layers, which this ComfyUI does not "
+        "know; they use ComfyUI's."
+    ]
 
 
 def _require_complete(keys: set[str], backbone, name: str):
@@ -224,55 +308,5 @@ def _require_complete(keys: set[str], backbone, name: str):
 
 
 def build_again(path: str, ema: bool, name: str, weight_dtype: str, **options):
-    return build(read_checkpoint(path, ema), name, weight_dtype, **options)
-
-
-def lora_tensors(path: str) -> dict[str, Tensor]:
-    contents = read_checkpoint(path)
-    return {**contents.weights, **contents.lora}
-
-
-def with_lora(model, lora: dict[str, Tensor], source: str) -> tuple[object, str]:
-    """Put the host's own LoRA on a clone, at strength 1; return the clone and, in words, the number
-    of layers that it is on. ValueError when it belongs to another model.
-
-    PEFT files do not hold alpha: the host takes it as the rank, which it is in every LoRA of the
-    table's checkpoints.
-    """
-    named = {
-        key if key.startswith("lora_") else f"diffusion_model.{key}": value
-        for key, value in lora.items()
-    }
-    patched, _ = comfy.sd.load_lora_for_models(model, None, named, 1.0, 0.0)
-    before = {key: len(patches) for key, patches in model.patches.items()}
-    new = {
-        key: patches[-1][1]
-        for key, patches in patched.patches.items()
-        if len(patches) > before.get(key, 0)
-    }
-    if not new:
-        raise ValueError(
-            f"The LoRA {source} fits nothing in this model; it begins with '{next(iter(lora))}'. "
-            "Choose the LoRA that was made for it, or none."
-        )
-    _require_shapes(new, model.model.state_dict(), source)
-    layers = sum(key.endswith((".lora_A.weight", ".lora_down.weight")) for key in named)
-    unused = f" ({layers - len(new)} more fit nothing)" if layers > len(new) else ""
-    return patched, f"{len(new)} layer(s){unused}"
-
-
-def _require_shapes(adapters: dict, weights: dict[str, Tensor], source: str):
-    """ValueError where a LoRA is of another size than the weight that it is for. The host finds out
-    when it samples, and goes on without it.
-    """
-    for key, adapter in adapters.items():
-        if not isinstance(adapter, comfy.weight_adapter.LoRAAdapter):
-            continue
-        up, down = adapter.weights[:2]
-        shape = (up.shape[0], *down.shape[1:])
-        if shape != tuple(weights[key].shape):
-            raise ValueError(
-                f"The LoRA {source} was made for another size of model: for '{key}' it is "
-                f"{list(shape)}, the model's weight {list(weights[key].shape)}. Choose the LoRA "
-                "that was made for it, or none."
-            )
+    model, _ = build(read_checkpoint(path, ema), name, weight_dtype, **options)
+    return model

@@ -297,7 +297,7 @@ CHECKPOINTS = (
 PROFILES = {row.profile.name: row.profile for row in CHECKPOINTS}
 
 # Stages of training that the authors publish as well; none is made for a few steps.
-UNFINISHED = r"\b(ode|cd|init|ar-diffusion)\b"
+UNFINISHED = r"\b(ode-init|ode|cd|init|ar-diffusion)\b"
 # Names of files that cannot be rolled out at all, and what they are.
 NO_AR_MODEL = {
     r"(?<!sf)wan-?2-?[12]-(t2v|i2v|ti2v|flf2v)": "Wan's own bidirectional model, which was never "
@@ -329,6 +329,12 @@ def rows_named(name: str) -> list[Checkpoint]:
 def why_no_ar_model(name: str) -> str | None:
     """What a file is by its name, where that cannot be rolled out; else None."""
     for path in _nearest_first(name):
+        if stage := re.search(UNFINISHED, path):
+            return (
+                f"an unfinished stage of training ('{stage[0]}'), from which the model of a few "
+                "steps is trained and which itself gives a broken video. Load the finished "
+                "checkpoint, or choose a profile if this is one"
+            )
         for pattern, why in NO_AR_MODEL.items():
             if re.search(pattern, path):
                 return why

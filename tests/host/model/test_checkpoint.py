@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import comfy.ops
 import comfy.sd
@@ -298,8 +299,8 @@ def test_what_the_line_says(tmp_path, caplog):
             tell=lines.append,
         )
     assert lines == [
-        f"'{name}' is a Wan model 128 wide with 2 blocks and 16 latent channels (Wan's names); "
-        "profile 'Causal-Forcing (frame-wise)', "
+        f"'{name}' is a Wan model 128 wide with 2 blocks and 16 latent channels "
+        "(weights under 'generator_ema'); profile 'Causal-Forcing (frame-wise)', "
         "recognised by the file's name: chunks of 1 latent frame, 4 steps, shift 5, window 21, "
         "sink 0. "
         "The profile is that of the weights at huggingface.co/zhuhz22/Causal-Forcing (Apache-2.0)."
@@ -436,6 +437,158 @@ def test_a_base_with_its_lora_packed_in_is_one_load(tmp_path):
     assert "with the LoRA packed with it on 3 layer(s); profile 'RAVEN'" in lines[0]
 
 
+def strengthened(factor: dict[str, float]) -> dict[str, torch.Tensor]:
+    """What PEFT's own merge makes of the weights: W + factor B A."""
+    state = weights()
+    for name in PEFT:
+        a, b = lora(name)
+        state[f"{name}.weight"] = state[f"{name}.weight"] + factor.get(name, factor[""]) * (b @ a)
+    return state
+
+
+def diffusers_header(config):
+    return {"lora_adapter_metadata": json.dumps({f"transformer.{k}": v for k, v in config.items()})}
+
+
+@pytest.mark.parametrize("where", ["adapter_config.json", "safetensors header"])
+@pytest.mark.parametrize(
+    "config, factor",
+    [
+        ({"r": 4, "lora_alpha": 8}, {"": 2}),
+        ({"r": 4, "lora_alpha": 8, "use_rslora": True}, {"": 4}),
+        ({"r": 4, "lora_alpha": 4, "alpha_pattern": {"ffn.2": 1}}, {"": 1, "blocks.1.ffn.2": 0.25}),
+        (
+            {"r": 8, "lora_alpha": 8, "rank_pattern": {r"blocks.\d+.*": 4, "time_embedding.0": 4}},
+            {"": 2},
+        ),
+    ],
+    ids=["alpha is twice the rank", "rank-stabilised", "one layer's own", "ranks of their own"],
+)
+def test_a_lora_of_peft_counts_by_its_alpha(config, factor, where, tmp_path):
+    named = {
+        f"base_model.model.{name}.lora_{side}.weight": tensor
+        for name in PEFT
+        for side, tensor in zip("AB", lora(name))
+    }
+    header = diffusers_header(config) if where == "safetensors header" else None
+    file = write(tmp_path, "adapter_model.safetensors", named, header)
+    if header is None:
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    base = write(tmp_path, "raven.pt", weights())
+    lines = []
+    got = video(load_ar_model(base, None, lora_path=file, tell=lines.append))
+    want = tiny.prepared(comfy.sd.load_diffusion_model_state_dict(strengthened(factor)))
+    assert torch.allclose(got, video(want), atol=1e-4)
+    assert "times its rank" in lines[0]
+
+
+def test_a_lora_that_does_not_say_its_alpha_is_asked_for(tmp_path):
+    """Twice the rank was 6.3 off in a video, and nothing in the file shows it."""
+    named = {
+        f"{name}.lora_{side}.weight": tensor
+        for name in PEFT
+        for side, tensor in zip("AB", lora(name))
+    }
+    file, base = write(tmp_path, "mine.safetensors", named), write(tmp_path, "raven.pt", weights())
+    # One beside it that is another LoRA's, by its rank.
+    (tmp_path / "adapter_config.json").write_text('{"r": 16, "lora_alpha": 16}')
+    with pytest.raises(
+        ValueError,
+        match="LoRA 'mine.safetensors' does not say its alpha, .* Its rank is 4: set lora_alpha",
+    ):
+        load_ar_model(base, None, lora_path=file)
+    got = video(load_ar_model(base, None, lora_path=file, lora_alpha=8))
+    want = tiny.prepared(comfy.sd.load_diffusion_model_state_dict(strengthened({"": 2})))
+    assert torch.allclose(got, video(want), atol=1e-4)
+
+
+def test_a_lora_with_magnitudes_is_refused(tmp_path):
+    a, b = lora("time_embedding.0")
+    named = {
+        "time_embedding.0.lora_A.weight": a,
+        "time_embedding.0.lora_B.weight": b,
+        "time_embedding.0.lora_magnitude_vector": torch.ones(WIDTH),
+    }
+    with pytest.raises(ValueError, match="1 tensor.s. that ComfyUI does not apply, .*magnitude"):
+        load_ar_model(
+            write(tmp_path, "raven.pt", weights()),
+            None,
+            lora_path=write(tmp_path, "dora.safetensors", named),
+        )
+
+
+def test_a_safetensors_file_of_another_name_loads(tmp_path, expected):
+    for kind, other in ((".safetensors", ".pt"), (".pt", ".safetensors")):
+        path = write(tmp_path, f"raven{kind}", weights())
+        os.rename(path, tmp_path / f"raven_renamed{other}")
+        assert same(load_ar_model(str(tmp_path / f"raven_renamed{other}"), None), expected)
+
+
+@pytest.mark.parametrize("first", [b"\x80", b"PK"], ids=["a pickle", "an archive"])
+def test_a_safetensors_file_that_begins_like(first, tmp_path, expected):
+    """It begins with its header's length in eight bytes, the lowest first, which can be any."""
+    path = write(tmp_path, "raven.safetensors", weights(), {"note": ""})
+    length = int.from_bytes(Path(path).read_bytes()[: len(first)], "little")
+    note = " " * ((int.from_bytes(first, "little") - length) % 256 ** len(first))
+    write(tmp_path, "raven.safetensors", weights(), {"note": note})
+    assert Path(path).read_bytes().startswith(first)
+    assert same(load_ar_model(path, None), expected)
+
+
+def test_the_only_key_of_a_file_is_named(tmp_path, expected):
+    lines = []
+    for key in ("generator", "net"):
+        path = write(tmp_path, "raven.pt", {key: weights()})
+        assert same(load_ar_model(path, None, tell=lines.append), expected)
+    assert "(weights under 'generator')" in lines[0] and "(weights under 'net')" in lines[1]
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+def test_shards_of_quantised_layers_under_a_prefix_keep_their_scales(prefix, tmp_path):
+    """Each shard's header names its own layers, as their names are in the file."""
+    state, parts = weights(), [{}, {}]
+    headers = [{}, {}]
+    for i, (name, value) in enumerate(sorted(weights().items())):
+        part = parts[i % 2]
+        if name.endswith("weight") and value.ndim == 2 and "blocks" in name:
+            layer = prefix + name.removesuffix(".weight")
+            part[prefix + name] = (value / 0.5).to(torch.float8_e4m3fn)
+            part[f"{layer}.weight_scale"] = torch.tensor(0.5)
+            state[name] = part[prefix + name].float() * 0.5
+            headers[i % 2][layer] = {"format": "float8_e4m3fn"}
+        else:
+            part[prefix + name] = value
+    for number, (part, layers) in enumerate(zip(parts, headers)):
+        header = {"_quantization_metadata": json.dumps({"layers": layers})}
+        save_file(part, tmp_path / f"raven-0000{number + 1}-of-00002.safetensors", header)
+    model = load_ar_model(str(tmp_path / "raven-00001-of-00002.safetensors"), None)
+    want = tiny.prepared(comfy.sd.load_diffusion_model_state_dict(state))
+    assert torch.allclose(video(model), video(want), atol=1e-4)
+
+
+def test_an_attention_that_the_file_prefers_is_no_damage(tmp_path, expected):
+    """ComfyUI's newer INT8 files have a tensor of JSON beside each attention."""
+    lines = []
+    content = torch.tensor(list(b'{"attention": "comfy_kitchen_int8"}'), dtype=torch.uint8)
+    preferred = {f"blocks.{i}.self_attn.comfy_attention.config": content + 0 for i in range(2)}
+    path = write(tmp_path, "raven.safetensors", {**weights(), **preferred})
+    assert same(load_ar_model(path, None, tell=lines.append), expected)
+    assert lines[0].endswith(
+        "It prefers an attention of its own in 2 layers, which this ComfyUI does not know; they "
+        "use ComfyUI's."
+    )
+
+
+def test_tensors_that_the_host_does_not_use_are_named_on_the_node(tmp_path, expected):
+    lines = []
+    content = {**weights(), "blocks.0.self_attn.q.input_offset": torch.zeros(3)}
+    model = load_ar_model(write(tmp_path, "raven.pt", content), None, tell=lines.append)
+    assert same(model, expected)
+    assert lines[0].endswith(
+        "ComfyUI does not use 1 of its tensors, 'blocks.0.self_attn.q.input_offset' first."
+    )
+
+
 def test_a_lora_that_fits_in_part_says_so(tmp_path):
     tensors, lines = (
         {
@@ -450,6 +603,7 @@ def test_a_lora_that_fits_in_part_says_so(tmp_path):
         None,
         lora_path=write(tmp_path, "l.safetensors", tensors),
         tell=lines.append,
+        lora_alpha=4,
     )
     assert "with the LoRA 'l.safetensors' on 1 layer(s) (1 more fit nothing)" in lines[0]
 
@@ -471,8 +625,10 @@ def test_the_node_loads_a_file_and_hands_out_the_line(tmp_path, monkeypatch, exp
         for side, tensor in zip("AB", lora(layer))
     }
     write(tmp_path, "lora.pt", {"generator_lora": named})
-    output = ARVideoModelLoader.execute(name, "Self-Forcing (chunk-wise)", "default", "lora.pt")
+    output = ARVideoModelLoader.execute(
+        name, "Self-Forcing (chunk-wise)", "default", "lora.pt", lora_alpha=8.0
+    )
     assert (
-        "with the LoRA 'lora.pt' on 3 layer(s); profile 'Self-Forcing (chunk-wise)', as chosen"
-        in output.ui["text"][0]
+        "with the LoRA 'lora.pt' on 3 layer(s) with alpha 2 times its rank; profile "
+        "'Self-Forcing (chunk-wise)', as chosen" in output.ui["text"][0]
     )

@@ -173,6 +173,153 @@ def test_a_missing_shard_is_named(tmp_path):
             load_ar_model(chosen, None)
 
 
+def fp8(scale_name, marker=()):
+    """The tiny model in fp8 with a scale of 1/2 on each linear layer of its blocks."""
+    state = weights()
+    for name, value in weights().items():
+        if "blocks" in name and name.endswith("weight") and value.ndim == 2:
+            state[name] = (value / 0.5).to(torch.float8_e4m3fn)
+            state[name.removesuffix("weight") + scale_name] = torch.tensor(0.5)
+    return {**state, **dict(marker)}
+
+
+def int8(with_scale=True):
+    """As bitsandbytes saves Linear8bitLt: rows in int8 and each row's largest value."""
+    state = weights()
+    for name, value in weights().items():
+        if "self_attn.q.weight" in name:
+            state[name] = (value / value.abs().max() * 127).round().to(torch.int8)
+            if with_scale:
+                state[name.removesuffix("weight") + "SCB"] = value.abs().amax(1)
+    return state
+
+
+FP8_MARKER = {"scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
+
+
+@pytest.mark.parametrize(
+    "content, first",
+    [
+        (fp8("weight_scale"), "blocks.0.cross_attn.k.weight_scale"),
+        (fp8("weight_scale", FP8_MARKER), "blocks.0.cross_attn.k.weight_scale"),
+        (fp8("scale_weight"), "blocks.0.cross_attn.k.scale_weight"),
+        (fp8("weight_scale_inv"), "blocks.0.cross_attn.k.weight_scale_inv"),
+        (fp8("weight._scale"), "blocks.0.cross_attn.k.weight._scale"),
+        (int8(), "blocks.0.self_attn.q.SCB"),
+    ],
+    ids=["weight_scale", "other marker", "scale_weight", "weight_scale_inv", "quanto", "SCB"],
+)
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+def test_scales_that_nobody_applies_are_refused(content, first, suffix, tmp_path):
+    """Such a file loads as a whole model, whose weights are wrong by their scales."""
+    with pytest.raises(
+        ValueError,
+        match=f"holds [0-9]+ scale\\(s\\) of quantised weights that ComfyUI does not apply, "
+        f"'{first}' first, and would give a broken video. Choose a file that was quantised for",
+    ):
+        load_ar_model(write(tmp_path, f"raven.{suffix}", content), None)
+
+
+def test_integers_without_scales_are_refused(tmp_path):
+    with pytest.raises(
+        ValueError,
+        match="holds 2 weight\\(s\\) as whole numbers, 'blocks.0.self_attn.q.weight' first, and "
+        "not the scales",
+    ):
+        load_ar_model(write(tmp_path, "raven.pt", int8(with_scale=False)), None)
+
+
+LTX = {  # names of LTX-Video in Diffusers, two of which look like Wan's there
+    "scale_shift_table": torch.zeros(2, 128),
+    "proj_out.weight": torch.zeros(128, 128),
+    "patchify_proj.weight": torch.zeros(128, 128),
+    "transformer_blocks.0.attn1.to_q.weight": torch.zeros(128, 128),
+}
+
+
+def narrow(width=64):
+    return {
+        name: value[tuple(slice(0, width if size == 128 else size) for size in value.shape)].clone()
+        for name, value in weights().items()
+    }
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (
+            without(weights(), "patch_embedding"),
+            "is no whole plain Wan model: it has no 'patch_embedding.weight'. It is damaged, or "
+            "one file of several",
+        ),
+        (
+            without(weights(), "ffn"),
+            "is no whole plain Wan model: it has no 'blocks.0.ffn.0.weight'. It is damaged",
+        ),
+        (
+            without(weights(), "head."),
+            "is no whole plain Wan model: it has no 'head.modulation' and no 'head.head.weight'",
+        ),
+        (
+            LTX,
+            "does not recognise the model in 'raven.pt': it has no 'patch_embedding.weight' and no "
+            "'blocks.0.self_attn.q.weight', as every Wan model has, and begins with "
+            "'patchify_proj.weight'",
+        ),
+        (
+            narrow(),
+            "'raven.pt' is 64 wide, and ComfyUI divides a Wan model into heads of 128 channels",
+        ),
+        (
+            dict(enumerate(weights().values())),
+            "holds 69 tensor\\(s\\) under keys that are no names, 0 first",
+        ),
+        (
+            {name: value.to("meta") for name, value in weights().items()},
+            "holds the shapes of 69 tensor\\(s\\) and not their values, 'patch_embedding.weight'",
+        ),
+        (
+            {"model.diffusion_model." + name: value for name, value in weights().items()}
+            | {"first_stage_model.conv1.weight": torch.zeros(3, 3)},
+            "is an all-in-one checkpoint: a diffusion model with other models beside it "
+            "\\('first_stage_model.conv1.weight' first\\). Put it into models/checkpoints, load it "
+            "with ComfyUI's Load Checkpoint, and put AR Profile behind that",
+        ),
+        ([torch.zeros(3)], "holds something else than named weights"),
+    ],
+    ids=[
+        "no patch_embedding",
+        "no ffn",
+        "no head",
+        "LTX",
+        "64 wide",
+        "numbers for names",
+        "meta tensors",
+        "all in one",
+        "a list",
+    ],
+)
+def test_what_the_host_would_stumble_over_is_refused(content, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        load_ar_model(write(tmp_path, "raven.pt", content), None)
+
+
+def test_a_missing_shard_of_few_digits_is_named(tmp_path):
+    half = dict(list(weights().items())[::2])
+    with pytest.raises(ValueError, match="of 2 files, and 1 of them, 'raven-2-of-2.pt' first, are"):
+        load_ar_model(write(tmp_path, "raven-1-of-2.pt", half), None)
+
+
+@pytest.mark.parametrize("name", ["Self-Forcing/ode_init.pt", "Causal-Forcing/causal_ode.pt"])
+def test_an_unfinished_stage_of_training_is_refused_as_such(name, tmp_path):
+    with pytest.raises(
+        ValueError,
+        match=f"'{name}' is named like an unfinished stage of training \\('ode(-init)?'\\), from "
+        "which .* Load the finished checkpoint",
+    ):
+        load_ar_model(write(tmp_path, name, weights()), None, name=name)
+
+
 @pytest.mark.parametrize(
     "tensors, says",
     [
@@ -201,6 +348,7 @@ def test_a_lora_of_another_model_is_refused(tensors, says, tmp_path):
             write(tmp_path, "raven.pt", weights()),
             None,
             lora_path=write(tmp_path, "l.safetensors", tensors),
+            lora_alpha=4,
         )
 
 
