@@ -6,10 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import comfy.model_management
 import comfy.model_prefetch
+import torch
 from comfy.ldm.flux.math import apply_rope1
 from comfy.ldm.modules.attention import optimized_attention
 from comfy.ldm.wan.ar_model import CausalWanSelfAttention
 from comfy.ldm.wan.model import WanSelfAttention, WanT2VCrossAttention
+from torch import Tensor
 
 from ..keys import RUN
 
@@ -27,37 +29,13 @@ class SelfAttentionPatch:
         self.layer, self.attention, self.original = layer, attention, original
 
     def __call__(self, x, freqs, *args, transformer_options={}, **kwargs):
-        run = transformer_options.get(RUN)
-        if run is None:
+        if RUN not in transformer_options:
             return self.original(x, freqs, *args, transformer_options=transformer_options, **kwargs)
-        comfy.model_management.throw_exception_if_processing_interrupted()
-        run.require_all_rows(x, self.layer)
+        rotation = _begin_layer(self, x, transformer_options)
         a, shape = self.attention, (*x.shape[:2], self.attention.num_heads, self.attention.head_dim)
-        q = apply_rope1(a.norm_q(a.q(x)).view(shape), run.rotation)
-        k = apply_rope1(a.norm_k(a.k(x)).view(shape), run.rotation)
-
-        def dense(q, k, v):
-            return optimized_attention(
-                q.flatten(2),
-                k.flatten(2),
-                v.flatten(2),
-                heads=q.shape[2],
-                transformer_options=transformer_options,
-                **chosen_attention(a),
-            )
-
-        v = a.v(x).view(shape)
-        with outside_malloc_graph():
-            out = run.session.attend(
-                run.forward,
-                [stream for stream, _ in run.prompts],
-                self.layer,
-                q,
-                k,
-                v,
-                dense,
-                run.is_extra,
-            )
+        q = apply_rope1(a.norm_q(a.q(x)).view(shape), rotation)
+        k = apply_rope1(a.norm_k(a.k(x)).view(shape), rotation)
+        out = _attend(self, q, k, a.v(x).view(shape), transformer_options)
         for patch in transformer_options.get("patches", {}).get("attn1_patch", []):
             out = patch({"x": out, "q": q, "k": k, "transformer_options": transformer_options})
         return a.o(out)
@@ -72,15 +50,10 @@ class CrossAttentionPatch:
         self.layer, self.attention, self.original = layer, attention, original
 
     def __call__(self, x, context, transformer_options={}, **kwargs):
-        run = transformer_options.get(RUN)
-        if run is None or not run.text_is_constant:
+        text = _text(self, x, context, transformer_options) if RUN in transformer_options else None
+        if text is None:
             return self.original(x, context, transformer_options=transformer_options, **kwargs)
-        run.require_all_rows(x, self.layer)
-        a = self.attention
-        with outside_malloc_graph():
-            k, v = run.session.text(
-                run.forward, run.prompts, self.layer, lambda: (a.norm_k(a.k(context)), a.v(context))
-            )
+        a, (k, v) = self.attention, text
         return a.o(
             optimized_attention(
                 a.norm_q(a.q(x)),
@@ -90,6 +63,58 @@ class CrossAttentionPatch:
                 transformer_options=transformer_options,
                 **chosen_attention(a),
             )
+        )
+
+
+# torch.compile would take the layer's number and what the run counts for constants: it would
+# compile each layer and each chunk anew, and give up at its limit of eight. So the three functions
+# below are called as they are, and what lies around them (projections, norms, RoPE) is compiled
+# once for all layers.
+
+
+@torch.compiler.disable
+def _begin_layer(patch: SelfAttentionPatch, x: Tensor, transformer_options: dict) -> Tensor:
+    """The RoPE table of the forward that a layer is called in."""
+    run = transformer_options[RUN]
+    comfy.model_management.throw_exception_if_processing_interrupted()
+    run.require_all_rows(x, patch.layer)
+    return run.rotation
+
+
+@torch.compiler.disable
+def _attend(
+    patch: SelfAttentionPatch, q: Tensor, k: Tensor, v: Tensor, transformer_options: dict
+) -> Tensor:
+    """Attention over the session's cache, `[B, rows, heads * head_dim]`."""
+    run = transformer_options[RUN]
+
+    def dense(q, k, v):
+        return optimized_attention(
+            q.flatten(2),
+            k.flatten(2),
+            v.flatten(2),
+            heads=q.shape[2],
+            transformer_options=transformer_options,
+            **chosen_attention(patch.attention),
+        )
+
+    streams = [stream for stream, _ in run.prompts]
+    with outside_malloc_graph():
+        return run.session.attend(run.forward, streams, patch.layer, q, k, v, dense, run.is_extra)
+
+
+@torch.compiler.disable
+def _text(
+    patch: CrossAttentionPatch, x: Tensor, context: Tensor, transformer_options: dict
+) -> tuple[Tensor, Tensor] | None:
+    """Keys and values of the text, made once for each stream; None where it is not constant."""
+    run, a = transformer_options[RUN], patch.attention
+    if not run.text_is_constant:
+        return None
+    run.require_all_rows(x, patch.layer)
+    with outside_malloc_graph():
+        return run.session.text(
+            run.forward, run.prompts, patch.layer, lambda: (a.norm_k(a.k(context)), a.v(context))
         )
 
 

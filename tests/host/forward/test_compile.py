@@ -1,0 +1,28 @@
+"""A MODEL behind ComfyUI's TorchCompileModel: what is compiled serves all layers and chunks."""
+
+import torch
+import torch._dynamo
+from comfy_api.torch_helpers import set_torch_compile_wrapper
+from keepsake.kv_policies import KVPolicy, SinkWindow
+from support import tiny
+
+LAYERS = 10  # more than torch.compile's limit of eight versions of a function
+
+
+def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles():
+    """Where the layer's number or a count of the session was a constant of what is compiled, the
+    ninth layer met the limit, and from there on nothing was compiled.
+    """
+    model = tiny.prepared(tiny.tiny_model(layers=LAYERS))
+    compiled = model.clone()
+    blocks = [f"diffusion_model.blocks.{layer}" for layer in range(LAYERS)]
+    set_torch_compile_wrapper(compiled, backend="eager", keys=blocks)
+    torch._dynamo.reset()
+
+    def take(model):
+        sampler = tiny.sampler(KVPolicy(SinkWindow(1, 4)), 1)
+        return tiny.guide(model, sampler, tiny.noise_of(12, 4, 4))
+
+    plain = take(model)
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        assert torch.equal(take(compiled), plain)
