@@ -19,19 +19,15 @@ GRID, HEADS, DIM, LAYERS, CHANNELS = (2, 3), 2, 8, 2, 4
 
 
 def geometry(chunk_frames=2, **changes) -> Geometry:
-    return Geometry(
-        **{
-            **dict(
-                layers=LAYERS,
-                heads=HEADS,
-                head_dim=DIM,
-                grid=GRID,
-                chunk_frames=chunk_frames,
-                temporal_channels=4,
-            ),
-            **changes,
-        }
+    standard = dict(
+        layers=LAYERS,
+        heads=HEADS,
+        head_dim=DIM,
+        grid=GRID,
+        chunk_frames=chunk_frames,
+        temporal_channels=4,
     )
+    return Geometry(**(standard | changes))
 
 
 def attention(q, k, v):
@@ -171,6 +167,7 @@ def take(
     `workers`: threads, each with a device of its own; `starts`: of the prompts after the first;
     `memory` and its kin as in ARVideoSampler, a memory `every` so many chunks.
     """
+    # 1. The plan.
     given = 0 if prefix is None else prefix.shape[2]
     chunks, *_ = plan_prompts(
         plan_chunks(frames, chunk_frames, given, memory.chunks if memory else ()),
@@ -180,6 +177,7 @@ def take(
     )
     about = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, about.steps), workers) if workers else {}
+    # 2. Caches and the model.
     session = Session(
         policy,
         geometry(chunk_frames),
@@ -188,10 +186,8 @@ def take(
         torch.device("cpu"),
         {lane: torch.device("cpu", number) for lane, number in lanes.items()},
     )
-    transformer, trace = (
-        FakeTransformer(session, streams, words=words, on_forward=on_forward),
-        Trace(),
-    )
+    transformer = FakeTransformer(session, streams, words=words, on_forward=on_forward)
+    trace = Trace()
 
     def fresh(number, step, like):
         return torch.randn(
@@ -201,6 +197,7 @@ def take(
         )
 
     threads = [thread() for _ in range(workers)]
+    # 3. From where to go on, and how far.
     pieces, names = [], {stream: f"prompt {i}" for i, stream in enumerate(streams)}
     if memory:
         memory.check_carried(policy.schedule.carries(chunks, about.steps, len(memory.chunks)))
@@ -226,6 +223,7 @@ def take(
         if on_memory:
             on_memory(rollout.memory({}, torch.cat(pieces, 2), prefix, names))
 
+    # 4. Chunk after chunk.
     for chunk, latents in run(rollout, keep):
         pieces.append(latents)
         on_chunk(session, chunk)

@@ -5,8 +5,16 @@ right token names.
 from dataclasses import dataclass
 
 import torch
-from keepsake.kv_policies import HISTORY, CleanPass
+from keepsake.kv_policies import HISTORY, Bank, CleanPass
 from keepsake.rollout.rollout import Model
+
+
+def fill_with_noise(bank: Bank, dtype: torch.dtype):
+    """Random keys and values into the rows that the last `begin` made room for."""
+    rows = bank.length - bank.committed
+    for layer, heads in enumerate(bank.heads):
+        k, v = torch.randn(2, 1, rows, len(heads), bank.geometry.head_dim).to(dtype)
+        bank.write(layer, k, v)
 
 
 @dataclass(frozen=True)
@@ -19,24 +27,12 @@ class FilledContext(CleanPass):
         real, session = stage.model, stage.session
 
         def write(forward, x, sigma):
-            if (
-                not forward.chunk.given or not session.streams
-            ):  # the first forward makes the streams
+            if not forward.chunk.given or not session.streams:  # the first forward makes streams
                 return real.write(forward, x, sigma)
             for stream in session.streams.values():
                 stream.forwards[HISTORY] += 1
                 for bank in stream.caches[HISTORY].banks:
-                    for layer, heads in enumerate(bank.heads):
-                        bank.write(
-                            layer,
-                            *torch.randn(
-                                2,
-                                1,
-                                bank.length - bank.committed,
-                                len(heads),
-                                bank.geometry.head_dim,
-                            ).to(session.dtype),
-                        )
+                    fill_with_noise(bank, session.dtype)
 
         stage.model = Model(
             lambda forward, x, sigma: x if forward.chunk.given else real.predict(forward, x, sigma),

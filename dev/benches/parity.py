@@ -10,23 +10,29 @@ args = common.start(__doc__)
 from support import tiny
 
 SIZES = [(6, 10)] if args.quick else [(6, 10), (8, 4), (16, 16)]
-rows = []
-for causal, chunk_frames, size in itertools.product([True, False], [1, 3], SIZES):
+
+
+def row(case: str, stock, ours) -> dict:
+    return {"case": case, "max_abs_diff": float((stock - ours).abs().max())}
+
+
+def of_noise(is_causal: bool, chunk_frames: int, size: tuple[int, int]) -> dict:
     noise = tiny.noise_of(7, *size)
-    difference = tiny.stock(tiny.tiny_model(), noise, chunk_frames) - tiny.ours(
-        tiny.tiny_model(causal), noise, chunk_frames
-    )
-    rows.append(
-        {
-            "case": f"{'causal' if causal else 'plain'} class, chunks of {chunk_frames}, 7 frames "
-            f"of {size[0]}x{size[1]}",
-            "max_abs_diff": float(difference.abs().max()),
-        }
-    )
-image, model = tiny.noise_of(1, seed=8), tiny.tiny_model()
-model.model_options["transformer_options"]["ar_config"] = {"initial_latent": image}
-difference = tiny.stock(model, tiny.noise_of(5), 2) - tiny.ours(
-    tiny.tiny_model(), tiny.noise_of(5), 2, prefix=image
-)
-rows.append({"case": "start image, chunks of 2", "max_abs_diff": float(difference.abs().max())})
-common.report("parity", rows)
+    stock = tiny.stock(tiny.tiny_model(), noise, chunk_frames)
+    ours = tiny.ours(tiny.tiny_model(is_causal), noise, chunk_frames)
+    kind = "causal" if is_causal else "plain"
+    case = f"{kind} class, chunks of {chunk_frames}, 7 frames of {size[0]}x{size[1]}"
+    return row(case, stock, ours)
+
+
+def of_image() -> dict:
+    image = tiny.noise_of(1, seed=8)
+    model = tiny.tiny_model()
+    model.model_options["transformer_options"]["ar_config"] = {"initial_latent": image}
+    stock = tiny.stock(model, tiny.noise_of(5), 2)
+    ours = tiny.ours(tiny.tiny_model(), tiny.noise_of(5), 2, prefix=image)
+    return row("start image, chunks of 2", stock, ours)
+
+
+cases = itertools.product([True, False], [1, 3], SIZES)
+common.report("parity", [*itertools.starmap(of_noise, cases), of_image()])

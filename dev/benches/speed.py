@@ -1,7 +1,8 @@
 """Wall time, alternated in one process: medians over pairs of runs, each of which goes first as
 often.
 
-`full_kv_over_stock`: ours over the stock AR sampler; same model, noise and threads.
+`full_kv_over_stock`: ours over the stock AR sampler; same model, noise and threads. `cpu_ratio` is
+that of CPU seconds.
 `sink_window_flat`: whether a window's time per chunk stays flat; median seconds of the last third
 of the chunks over those of the chunks from the 30th on to there.
 
@@ -22,6 +23,7 @@ work says. `policy_share`: scoring and compaction over all seconds of the contin
 
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import _common as common
@@ -37,6 +39,7 @@ args = common.start(
 import torch
 from filled import FilledContext
 from keepsake.kv_policies import DeCoPrune, KVPolicy, KVStorage, SinkWindow
+from keepsake.rollout.stats import KVStats
 from support import tiny
 
 HEIGHT, WIDTH, CHUNK = 60, 104, 3  # latents of 832x480; latent frames
@@ -45,25 +48,45 @@ DIM, LINEAR_TO_ATTENTION = 128, 11
 PRUNE_RATIO = 0.8543  # DeCoPrune's in arXiv 2609.39096, table 1
 
 
-def seconds(function, *arguments, **options) -> float:
-    began = time.perf_counter()
-    function(*arguments, **options)
-    return time.perf_counter() - began
+def in_turns(pairs: int, *functions: Callable) -> Iterator[tuple]:
+    """The answers of two functions, so many times; each goes first as often, since caches and
+    clocks favour the second.
+    """
+    for pair in range(pairs):
+        if pair % 2:
+            yield tuple(reversed([function() for function in reversed(functions)]))
+        else:
+            yield tuple(function() for function in functions)
 
 
 def over_stock() -> dict:
-    frames, model = 9 if args.quick else 15, tiny.tiny_model(dim=256, heads=4, layers=4)
-    noise, prepared, ratios = tiny.noise_of(frames, 24, 32), tiny.prepared(model), []
-    tiny.stock(model, noise, 3), tiny.ours(model, noise, 3)
-    for pair in range(3 if args.quick else 9):
-        if pair % 2:  # each goes first as often: caches and clocks favour the second
-            ours = seconds(tiny.ours, model, noise, 3)
-            stock = seconds(tiny.stock, prepared, noise, 3)
-        else:
-            stock = seconds(tiny.stock, prepared, noise, 3)
-            ours = seconds(tiny.ours, model, noise, 3)
-        ratios.append(ours / stock)
-    return {"case": "full_kv_over_stock", "ratio": statistics.median(ratios), "ratios": ratios}
+    frames = 9 if args.quick else 15
+    model = tiny.tiny_model(dim=256, heads=4, layers=4)
+    prepared = tiny.prepared(model)
+    noise = tiny.noise_of(frames, 24, 32)
+
+    def stock() -> tuple[float, float]:
+        return seconds(tiny.stock, prepared, noise, 3)
+
+    def ours() -> tuple[float, float]:
+        return seconds(tiny.ours, model, noise, 3)
+
+    stock(), ours()  # what a first run costs for good is not the sampler's
+    pairs = list(in_turns(3 if args.quick else 9, stock, ours))
+    ratios, cpu_ratios = zip(*((ours[0] / stock[0], ours[1] / stock[1]) for stock, ours in pairs))
+    return {
+        "case": "full_kv_over_stock",
+        "ratio": statistics.median(ratios),
+        "cpu_ratio": statistics.median(cpu_ratios),
+        "ratios": list(ratios),
+    }
+
+
+def seconds(function, *arguments, **options) -> tuple[float, float]:
+    """Of the clock, and of the processor."""
+    began, began_cpu = time.perf_counter(), time.process_time()
+    function(*arguments, **options)
+    return time.perf_counter() - began, time.process_time() - began_cpu
 
 
 def window_flat() -> dict:
@@ -82,7 +105,12 @@ def window_flat() -> dict:
         ratios.append(
             statistics.median(chunk_seconds[-third:]) / statistics.median(chunk_seconds[:-third])
         )
-    return {"case": "sink_window_flat", "ratio": statistics.median(ratios), "ratios": ratios}
+    return {
+        "case": "sink_window_flat",
+        "ratio": statistics.median(ratios),
+        "cpu_ratio": None,
+        "ratios": ratios,
+    }
 
 
 def work(dim: int, ffn_dim: int, history: float) -> tuple[float, float]:
@@ -92,86 +120,96 @@ def work(dim: int, ffn_dim: int, history: float) -> tuple[float, float]:
     return 2 * (6 * dim**2 + 2 * dim * ffn_dim), 4 * history * dim
 
 
-def continuation() -> list[dict]:
-    context, new, pairs = (48, 6, 1) if args.quick else (240, 6, 3)
-    tokens, chunks = context * FRAME_TOKENS, context // CHUNK
-    ffn_dim = round(tokens / LINEAR_TO_ATTENTION - 3 * DIM)
-    model = tiny.tiny_model(weights=torch.bfloat16, dim=DIM, heads=1, layers=1, ffn_dim=ffn_dim)
-    model.set_model_compute_dtype(
-        torch.bfloat16
-    )  # the host computes in fp32 on a CPU, where linear layers are half as fast
-    noise, prefix = (
-        tiny.noise_of(context + new, HEIGHT, WIDTH),
-        tiny.noise_of(context, HEIGHT, WIDTH, seed=4),
-    )
-    whole = DeCoPrune.sink_chunks + DeCoPrune.dense_chunks
-    keep = max(0.0, ((1 - PRUNE_RATIO) * chunks - whole) / (chunks - whole))
-    compared = {
-        "decoprune": KVPolicy(DeCoPrune(mode="target_keep", target_keep=keep)),
-        "sink_window": KVPolicy(SinkWindow(3, 21)),
-        **{dtype: KVPolicy(storage=KVStorage(dtype)) for dtype in ("fp8", "int8", "int4")},
-    }[args.policy]
+class Continuation:
+    """Takes that go on after a filled context under a policy."""
 
-    def run(policy):
+    def __init__(self, context: int, new: int):
+        self.given_chunks = context // CHUNK
+        tokens = context * FRAME_TOKENS
+        self.ffn_dim = round(tokens / LINEAR_TO_ATTENTION - 3 * DIM)
+        self.model = tiny.tiny_model(
+            weights=torch.bfloat16, dim=DIM, heads=1, layers=1, ffn_dim=self.ffn_dim
+        )
+        # On a CPU the host would compute in fp32, where linear layers are half as fast.
+        self.model.set_model_compute_dtype(torch.bfloat16)
+        self.noise = tiny.noise_of(context + new, HEIGHT, WIDTH)
+        self.prefix = tiny.noise_of(context, HEIGHT, WIDTH, seed=4)
+        # What a first run costs for good is not the policy's.
+        tiny.ours(self.model, self.noise[:, :, :CHUNK], CHUNK)
+
+    def run(self, policy: KVPolicy) -> tuple[KVStats, float]:
         """Stats of a take, and the process's CPU seconds over its continuation."""
-        collected, marks = [], []
+        stats, cpu_seconds = [], []  # the latter after each given chunk and each step
         tiny.ours(
-            model,
-            noise,
+            self.model,
+            self.noise,
             CHUNK,
             replace(policy, schedule=FilledContext()),
-            prefix=prefix,
-            on_stats=collected.append,
-            callback=lambda *_: marks.append(time.process_time()),
-        )  # once for each given chunk and each step
-        return collected[0], marks[-1] - marks[chunks - 1]
+            prefix=self.prefix,
+            on_stats=stats.append,
+            callback=lambda *_: cpu_seconds.append(time.process_time()),
+        )
+        return stats[0], cpu_seconds[-1] - cpu_seconds[self.given_chunks - 1]
 
-    def total(stats, phase=None, given=False) -> float:
-        rows = [row for row in stats.chunks if row.given == given]
-        return sum(row.seconds_by_phase.get(phase, 0) if phase else row.seconds for row in rows)
 
-    tiny.ours(
-        model, noise[:, :, :CHUNK], CHUNK
-    )  # what a first run costs for good is not the policy's
+def compared_policy(given_chunks: int) -> KVPolicy:
+    """The policy that `--policy` names; DeCoPrune with the share that makes PRUNE_RATIO."""
+    if args.policy == "sink_window":
+        return KVPolicy(SinkWindow(3, 21))
+    if args.policy != "decoprune":
+        return KVPolicy(storage=KVStorage(args.policy))
+    whole = DeCoPrune.sink_chunks + DeCoPrune.dense_chunks
+    kept = (1 - PRUNE_RATIO) * given_chunks
+    share = max(0.0, (kept - whole) / (given_chunks - whole))
+    return KVPolicy(DeCoPrune(mode="target_keep", target_keep=share))
+
+
+def total(stats: KVStats, phase: str | None = None, given: bool = False) -> float:
+    """Seconds of the continuation, or of the given chunks; of one phase or of all."""
+    rows = [row for row in stats.chunks if row.given == given]
+    return sum(row.seconds_by_phase.get(phase, 0) if phase else row.seconds for row in rows)
+
+
+def continuation() -> list[dict]:
+    # 1. The takes.
+    context, new, pairs = (48, 6, 1) if args.quick else (240, 6, 3)
+    takes = Continuation(context, new)
+    compared = compared_policy(takes.given_chunks)
     share = f", {PRUNE_RATIO:.1%} pruned by setting" if args.policy == "decoprune" else ""
     print(
         f"{args.policy} over FullKV: one layer, one head, random context of {context} latent "
         f"frames{share}, {torch.get_num_threads()} CPU threads"
     )
-    policy, ratios, cpu_ratios = [], [], []
-    for pair in range(pairs):
-        if pair % 2:
-            (ours, ours_cpu), (full, full_cpu) = run(compared), run(KVPolicy())
-        else:
-            (full, full_cpu), (ours, ours_cpu) = run(KVPolicy()), run(compared)
-        policy.append(ours)
+    # 2. Both policies in turns.
+    all_stats, ratios, cpu_ratios = [], [], []
+    runs = in_turns(pairs, lambda: takes.run(KVPolicy()), lambda: takes.run(compared))
+    for number, ((full, full_cpu), (ours, ours_cpu)) in enumerate(runs, 1):
+        all_stats.append(ours)
         ratios.append(total(full) / total(ours))
         cpu_ratios.append(full_cpu / ours_cpu)
         print(
-            f"pair {pair + 1} of {pairs}: FullKV {total(full):.1f} s (CPU {full_cpu:.1f} s), "
-            f"{args.policy} {total(ours):.1f} s "
-            f"(CPU {ours_cpu:.1f} s)",
+            f"pair {number} of {pairs}: FullKV {total(full):.1f} s (CPU {full_cpu:.1f} s), "
+            f"{args.policy} {total(ours):.1f} s (CPU {ours_cpu:.1f} s)",
             flush=True,
         )
-    history, own = tokens * (1 - ours.prune_ratio), CHUNK * FRAME_TOKENS
-    (linear, attention), (linear_14b, attention_14b) = (
-        work(DIM, ffn_dim, tokens),
-        work(5120, 13824, tokens),
-    )
+    # 3. What the work says, here and at the 14B backbone's shapes.
+    tokens, own = context * FRAME_TOKENS, CHUNK * FRAME_TOKENS
+    history = tokens * (1 - ours.prune_ratio)
+    full_work = sum(work(DIM, takes.ffn_dim, tokens + own))
+    our_work = sum(work(DIM, takes.ffn_dim, history + own))
+    linear, attention = work(DIM, takes.ffn_dim, tokens)
+    linear_14b, attention_14b = work(5120, 13824, tokens)
+    policy_shares = [total(stats, "policy") / total(stats) for stats in all_stats]
+    policy_seconds = [total(stats, "policy", given=True) for stats in all_stats]
     return [
         {
             "case": f"{args.policy}_continuation",
             "speedup": statistics.median(ratios),
             "cpu_speedup": statistics.median(cpu_ratios),
             "prune_ratio": ours.prune_ratio,
-            "flops_speedup": sum(work(DIM, ffn_dim, tokens + own))
-            / sum(work(DIM, ffn_dim, history + own)),
-            "policy_share": statistics.median(
-                total(stats, "policy") / total(stats) for stats in policy
-            ),
-            "policy_context_seconds": statistics.median(
-                total(stats, "policy", given=True) for stats in policy
-            ),
+            "flops_speedup": full_work / our_work,
+            "policy_share": statistics.median(policy_shares),
+            "policy_context_seconds": statistics.median(policy_seconds),
             "attention_over_linear": attention / linear,
             "attention_over_linear_14b": attention_14b / linear_14b,
             "dtype": ours.dtype,
