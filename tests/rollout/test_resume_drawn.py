@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from keepsake.kv_policies import (
     RETENTIONS,
+    SCHEDULES,
     CleanPass,
     ContextRecompute,
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
     FlashForward,
-    FullKV,
     HeadMap,
     HeadTable,
     KVPolicy,
@@ -36,7 +36,7 @@ def draw_retention(draw):
     if kind is SinkWindow:
         sink = draw.randint(0, 4)
         return kind(sink, sink + draw.randint(1, 6), draw.choice(["absolute", "shifted"]))
-    if kind is FullKV:
+    if not issubclass(kind, (DeCoPrune, PruneControl)):
         return kind()
     length = draw.randint(2, 9)
     more = {
@@ -93,14 +93,14 @@ def draw_schedule(draw):
         draw.randint(1, 3),
         draw.randint(6, 12),
     )
-    return draw.choice(
-        [
-            *[CleanPass(draw.choice([0.0, 0.1]))] * 6,
-            anchors,
-            RollingForcing(draw.randint(9, 18)),
-            ContextRecompute(draw.randint(3, 7)),
-        ]
-    )
+    drawn = [
+        anchors,
+        RollingForcing(draw.randint(9, 18)),
+        ContextRecompute(draw.randint(3, 7)),
+    ]
+    listed = {CleanPass, *map(type, drawn)}
+    drawn += [kind() for kind in SCHEDULES if kind.pauses and kind not in listed]
+    return draw.choice([*[CleanPass(draw.choice([0.0, 0.1]))] * 6, *drawn])
 
 
 def draw_storage(draw):
