@@ -81,9 +81,6 @@ METHODS = {
     "comfy.sd": "CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.encode",
 }
 
-# Used where a version has it, and not needed: the version from which on it is there.
-LATER = {"comfy.model_prefetch.pause_malloc_graph": "0.35"}
-
 RUNNING = "server"  # a module that only a running ComfyUI has
 
 

@@ -11,7 +11,7 @@ import comfy.conds
 import comfy.model_patcher
 import pytest
 from keepsake.host import TESTED_HOSTS
-from keepsake.host.needs import LATER, METHODS, NAMES, missing_names, require_names
+from keepsake.host.needs import METHODS, NAMES, missing_names, require_names
 
 ROOT = Path(__file__).parents[2]
 HOST = {
@@ -123,18 +123,6 @@ def test_every_method_in_the_table_is_called_somewhere():
     for names in METHODS.values():
         for name in names.split():
             assert re.search(rf"\.{name.rpartition('.')[2]}\(", text), name
-
-
-def test_what_only_later_hosts_have_is_not_needed():
-    needed = {
-        f"{module}.{name}"
-        for table in (NAMES, METHODS)
-        for module, names in table.items()
-        for name in names.split()
-    }
-    assert not needed & set(LATER)
-    text = "\n".join(sources())
-    assert all(f'"{name.rpartition(".")[2]}"' in text for name in LATER)
 
 
 def test_this_host_has_them_all():
