@@ -2,7 +2,7 @@
 `transformer_options`.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import comfy.model_management
 import comfy.model_prefetch
@@ -87,9 +87,10 @@ def _attend(
 ) -> Tensor:
     """Attention over the session's cache, `[B, rows, heads * head_dim]`."""
     run = transformer_options[RUN]
+    pauses = ExitStack()
 
     def dense(q, k, v):
-        return optimized_attention(
+        out = optimized_attention(
             q.flatten(2),
             k.flatten(2),
             v.flatten(2),
@@ -97,9 +98,13 @@ def _attend(
             transformer_options=transformer_options,
             **chosen_attention(patch.attention),
         )
+        # Kernels of the host pause as well, and their end is an end for all.
+        pauses.enter_context(outside_malloc_graph())
+        return out
 
     streams = [stream for stream, _ in run.prompts]
-    with outside_malloc_graph():
+    with pauses:
+        pauses.enter_context(outside_malloc_graph())
         return run.session.attend(run.forward, streams, patch.layer, q, k, v, dense, run.is_extra)
 
 

@@ -12,6 +12,7 @@ from comfy_extras import nodes_model_advanced
 from keepsake.host.forward import attention
 from keepsake.host.model.backbone import require_wan
 from keepsake.host.model.profiles import ARProfile, with_profile
+from keepsake.kv_policies.cache.pages import Pages
 from keepsake.rollout.session import Session
 from support import tiny
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -126,6 +127,35 @@ def test_keys_and_values_are_cached_outside_the_hosts_record(monkeypatch):
     take(tiny.tiny_model(layers=2))
     assert cached
     assert all(cached)
+
+
+def test_a_kernel_that_pauses_as_well_ends_no_pause_of_ours(monkeypatch):
+    """The host's pause is a switch, not a count, and with guidance two streams take turns."""
+    switch, paused = [False], []
+
+    @contextmanager
+    def pause():
+        switch[0] = True
+        yield
+        switch[0] = False
+
+    kernel, write = attention.optimized_attention, Pages.write
+
+    def pausing(*args, **options):
+        with pause():
+            return kernel(*args, **options)
+
+    def watched(pages, *args):
+        paused.append(switch[0])
+        return write(pages, *args)
+
+    monkeypatch.setattr(comfy.model_prefetch, "pause_malloc_graph", pause, raising=False)
+    monkeypatch.setattr(attention, "optimized_attention", pausing)
+    monkeypatch.setattr(Pages, "write", watched)
+    take(tiny.tiny_model(layers=2), cfg=2.0)
+    assert paused
+    assert all(paused)
+    assert not switch[0]
 
 
 # -- the shift of a profile
