@@ -258,6 +258,10 @@ class Server:
         """Where a file from a node's output (`filename`, `subfolder`, `type`) lies."""
         return self.base / item["type"] / item["subfolder"] / item["filename"]
 
+    def values(self, output, key):
+        """The JSON in the file that a node's output names under `key`."""
+        return json.loads(self.file(output[key][0]).read_text(encoding="utf-8"))
+
 
 def free_port(port):
     """`port` itself when it is free, any free one for 0. Checked here, or a server already there

@@ -5,6 +5,7 @@ from comfy_api.latest import io
 from ..host.budget.of_inputs import budget_of_inputs
 from ..host.budget.report import budget_dict, budget_json, budget_report
 from ..host.show.plots import plot_budget, save_preview
+from ..host.show.result_files import save_values, summary
 from .inputs import chunk_frames_input, policy_to_use, prefix_input
 from .sockets import CATEGORY, KVStatsSocket
 
@@ -100,7 +101,7 @@ class KVMemoryEstimate(io.ComfyNode):
             earlier=kv_stats,
         )
         plot = plot_budget(budget)
-        report = budget_report(budget)
+        report, values = budget_report(budget), budget_dict(budget)
         return io.NodeOutput(
             report,
             budget_json(budget),
@@ -108,6 +109,7 @@ class KVMemoryEstimate(io.ComfyNode):
             ui={
                 "text": [report],
                 "images": save_preview(plot, cls),
-                "kv_estimate": [budget_dict(budget)],
+                "kv_estimate": [summary(values)],
+                "kv_estimate_file": save_values(values),
             },
         )

@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 from ..host.show.memory_pictures import film_of_memory, light_kept_tokens, memory_map_preview
 from ..host.show.plots import plot_stats, save_preview
+from ..host.show.result_files import save_values, stats_result, summary
 from .sockets import CATEGORY, KVStatsSocket
 
 SHOWN = {"at the end": light_kept_tokens, "chunk by chunk": film_of_memory}
@@ -33,7 +34,7 @@ class KVMemoryStats(io.ComfyNode):
             ui={
                 "text": [kv_stats.report()],
                 "images": save_preview(plot, cls),
-                "kv_stats": [kv_stats.to_dict()],
+                **stats_result(kv_stats),
             },
         )
 
@@ -84,7 +85,11 @@ class KVMemoryMap(io.ComfyNode):
     @classmethod
     def execute(cls, images, kv_stats, dropped_brightness, show="at the end"):
         shown = SHOWN[show](images, kv_stats, dropped_brightness)
+        shown_by_page = memory_map_preview(images, kv_stats, dropped_brightness, cls)
         return io.NodeOutput(
             shown,
-            ui={"memory_map": [memory_map_preview(images, kv_stats, dropped_brightness, cls)]},
+            ui={
+                "memory_map": [summary(shown_by_page)],
+                "memory_map_file": save_values(shown_by_page),
+            },
         )

@@ -46,6 +46,10 @@ class KVMemory:
     streams: State  # caches and runs, see `Session.state`
     carried: dict[str, Tensor]  # see `Stage.carried`
 
+    def __repr__(self) -> str:
+        """Short: where a node fails, the host sends all its inputs to the page in one message."""
+        return f"<KVMemory of {self.frames} latent frames>"
+
     @classmethod
     def copied(
         cls,

@@ -38,6 +38,10 @@ class KVStats:
     # `peak_cache_bytes` by the estimate before the run: at least, and at most.
     planned_bytes: tuple[int, int] | None = None
 
+    def __repr__(self) -> str:
+        """Short: where a node fails, the host sends all its inputs to the page in one message."""
+        return f"<KVStats of {counted(self.frames, 'latent frame')}>"
+
     @property
     def peak_host_bytes(self) -> int:
         """Of `peak_cache_bytes`, those that are in main memory by choice. Buffers grow and do not
@@ -74,10 +78,12 @@ class KVStats:
     def to_dict(self) -> dict:
         maps = [(each, self.rows_of(item)[-1]) for item, each in enumerate(self.memory_maps)]
         kept = [each.at(last).flatten(1).mean(1).tolist() for each, last in maps]
-        fields = asdict(replace(self, memory_maps=()))
+        # Copied by row: `asdict` would copy every number of `reads`.
+        fields = asdict(replace(self, memory_maps=(), chunks=()))
         del fields["memory_maps"]
         return {
             **fields,
+            "chunks": [dict(vars(row)) for row in self.chunks],
             "frames": self.frames,
             "pixel_frames": self.pixel_frames,
             "given_pixel_frames": self.given_pixel_frames,

@@ -28,6 +28,7 @@ PLAIN = {
     "threading",
     "time",
     "typing",
+    "uuid",
     "weakref",
 }
 MAY_IMPORT = {  # room: (the other rooms it may import, packages)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
+from ...rollout.chunk_row import ChunkRow
 from ...rollout.stats import KVStats, counted
 from ...rollout.timeline import latent_frame_of
 from .plots import save_preview
@@ -158,7 +159,8 @@ def memory_map_preview(images: Tensor, stats: KVStats, dropped_brightness: float
     each. `tokens` is a temp image in which each token is a pixel, the head groups of a picture one
     below the other: 256 red + green is the number of the last chunk that could read the token,
     plus one. `dropped` has the same for every latent frame, see `MemoryMap.dropped`. `chunks` are
-    (number, first latent frame, latent frames).
+    (number, first latent frame, latent frames). `reads` are by chunk the shares of the earlier
+    latent frames of which anything was read; None where all that is kept was.
     """
     frames, pictures = _small_pictures(images, stats, 0, PAGE_WIDTH)
     rows = stats.rows_of(0)
@@ -176,9 +178,13 @@ def memory_map_preview(images: Tensor, stats: KVStats, dropped_brightness: float
         "head_group_shares": memory_map.shares,
         "chunks": [(row.index, row.start_frame, row.frames) for row in rows],
         "dropped": memory_map.dropped(rows[-1]),
-        "reads": [row.reads for row in rows],
+        "reads": [_frames_read(row) for row in rows],
         "kept_by_frame": stats.to_dict()["kept_by_frame"][0],
     }
+
+
+def _frames_read(row: ChunkRow) -> dict[int, float] | None:
+    return {frame: share for frame, share in enumerate(row.reads) if share} if row.reads else None
 
 
 def _numbers_as_pixels(held_until: Tensor) -> Tensor:

@@ -98,7 +98,8 @@ def _plot_seconds(axes, stats: KVStats, rows: list[ChunkRow]):
 
 def _plot_kept(axes, stats: KVStats, rows: list[ChunkRow]):
     shares = stats.memory_maps[0].at(rows[-1]).flatten(1).mean(1)
-    axes.bar(range(len(shares)), 100 * shares, width=1.0, color="tab:olive")
+    edges = np.arange(len(shares) + 1) - 0.5
+    axes.stairs(100 * shares, edges, fill=True, color="tab:olive")
     axes.set(title="of each frame, in memory at the last chunk", ylabel="%", ylim=(0, 103))
 
 

@@ -20,7 +20,7 @@ from ...rollout.trace import Trace
 from ..budget.peaks import Peaks
 from ..files.growing_files import GrowingFiles
 from ..forward.devices import workers_of_lanes
-from ..show.live import tell_page
+from ..show.live import TakeMessages
 from .plan import HostPlan
 from .players import Players
 from .progress import Progress
@@ -62,6 +62,7 @@ class TakeRun:
         self.peaks = Peaks(x.device)
         self.began = perf_counter()
         self.progress = self._progress(callback)
+        self.messages = TakeMessages(self.take_plan.take.total_frames)
 
     def _progress(self, callback: Callable | None) -> Progress:
         plan = self.take_plan
@@ -120,7 +121,7 @@ class TakeRun:
         if self.files:
             raw = self.guider.inner_model.process_latent_out(latents.to(torch.float32))
             self.files.add(raw)
-        tell_page(self.trace, self.take_plan.take.total_frames)
+        self.messages.tell_page(self.trace)
 
     def _keep(self, rollout: Rollout):
         """After a piece: save it in the take's files; after the last one, hand on the memory."""

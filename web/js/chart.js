@@ -1,10 +1,10 @@
 import { api } from "../../../scripts/api.js";
 import { nodeOf, panel, plotSvg } from "./panel.js";
-import { onResult } from "./results.js";
+import { fileUrl, onResult, valuesOf } from "./results.js";
 import { say } from "./words.js";
 
 // A take's memory over its latent frames: while it runs from the messages of finished chunks,
-// afterwards from the node's result.
+// afterwards from the file that the node's result names.
 
 const STATS = "KeepsakeKVMemoryStats";
 const CHARTED = [STATS, "KeepsakeARVideoSampler", "SamplerCustomAdvanced"];
@@ -142,14 +142,42 @@ function statsNodes(node) {
   return nodes.filter((target) => target?.comfyClass === STATS);
 }
 
-api.addEventListener("keepsake.chunk", ({ detail }) => {
+/** The take in work by the execution id of its node: `{ name, frames, rows }`. */
+const running = new Map();
+
+/** The take that a message is of. Its rows are numbered; those that are not here yet are holes. */
+function takeOf({ node, file, frames }) {
+  const name = file.filename;
+  if (running.get(node)?.name !== name) running.set(node, { name, frames, rows: [] });
+  return running.get(node);
+}
+
+/** Put the rows of a take that were sent before this page listened into their holes. */
+async function fetchEarlierRows(take, file) {
+  take.isFetched = true;
+  const answer = await api.fetchApi(fileUrl(file), { cache: "no-store" });
+  if (!answer.ok) return;
+  const lines = (await answer.text()).split("\n").slice(0, -1); // the last one may be half written
+  lines.forEach((line, number) => {
+    take.rows[number] ??= JSON.parse(line);
+  });
+}
+
+api.addEventListener("keepsake.chunk", async ({ detail }) => {
+  const take = takeOf(detail);
+  detail.chunks.forEach((row, i) => {
+    take.rows[detail.first + i] = row;
+  });
+  if (take.rows[0] === undefined && !take.isFetched) await fetchEarlierRows(take, detail.file);
   const node = nodeOf(detail.node);
-  if (!CHARTED.includes(node?.comfyClass)) return;
-  for (const one of [node, ...statsNodes(node)]) show(one, detail);
+  if (!CHARTED.includes(node?.comfyClass) || running.get(detail.node) !== take) return;
+  const shown = { frames: take.frames, chunks: take.rows.filter(Boolean) };
+  for (const one of [node, ...statsNodes(node)]) show(one, shown);
 });
 
-onResult((name) => CHARTED.includes(name), (node, { kv_stats }) => {
-  if (!kv_stats) return;
-  const [{ frames, chunks }] = kv_stats;
-  show(node, { frames, chunks: chunks.filter((row) => row.item === 0) });
+onResult((name) => CHARTED.includes(name), async (node, { kv_stats_file: files }) => {
+  const stats = files && (await valuesOf(node, files[0]));
+  if (!stats) return;
+  const chunks = stats.chunks.filter((row) => row.item === 0);
+  show(node, { frames: stats.frames, chunks });
 });

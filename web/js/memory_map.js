@@ -1,14 +1,14 @@
 import { api } from "../../../scripts/api.js";
 import { panel, plotSvg } from "./panel.js";
-import { onResult } from "./results.js";
+import { fileUrl, onResult, valuesOf } from "./results.js";
 import { say } from "./words.js";
 
 // What was in memory of a take, and when. A moment is the making of a chunk. Pointing along the
 // upper plot chooses a frame, along the lower one a moment: the upper plot shows all frames at that
 // moment, the lower one that frame at all moments, the picture that frame at that moment.
 //
-// The data is `memory_map_preview` of host/show/memory_pictures.py; a chunk of it is
-// [number, first latent frame, latent frames].
+// The data is `memory_map_preview` of host/show/memory_pictures.py, in the file that the result
+// names; a chunk of it is [number, first latent frame, latent frames].
 
 const HEIGHT = 316;
 const GROUPS_HEIGHT = 36; // pixels: the rows of all head groups together
@@ -109,6 +109,12 @@ function darkenDropped(canvas, map, tokens, place, chunk) {
   canvas.getContext("2d").putImageData(veil, 0, 0);
 }
 
+/** What a chunk read of an earlier frame; undefined for later ones, and where it read all. */
+function readShare({ reads, chunks }, frame, chunk) {
+  const [, first] = chunks[chunk];
+  return reads[chunk] && frame < first ? (reads[chunk][frame] ?? 0) : undefined;
+}
+
 /** The upper plot: every frame at one moment, a row for each head group, and what was read. */
 function framesPlot(map, frame, chunk) {
   const { head_group_shares: shares, chunks, reads, kept_by_frame } = map;
@@ -121,8 +127,9 @@ function framesPlot(map, frame, chunk) {
     const kept = `<path class="kept" d="${bars.join("")}"/>`;
     return plotSvg(frames, background + kept + cursor, GROUPS_HEIGHT / shares.length);
   });
-  if (reads.some((row) => row.length)) {
-    const bars = reads[chunk].map((share, one) => bar(one, 1, share));
+  if (reads.some(Boolean)) {
+    const read = Object.entries(reads[chunk] ?? {});
+    const bars = read.map(([one, share]) => bar(one, 1, share));
     rows.push(plotSvg(frames, `<path class="read" d="${bars.join("")}"/>`, READS_HEIGHT));
   }
   return rows.join("");
@@ -180,7 +187,7 @@ function dropsWords({ dropped, chunks }, frame) {
 function draw(box) {
   const { map, frame, chunk, tokens } = box;
   const [, first, count] = map.chunks[chunk];
-  const read = map.reads[chunk][frame]; // undefined where the chunk read all, or not this frame
+  const read = readShare(map, frame, chunk);
   const write = (selector, text) => {
     box.querySelector(selector).textContent = text;
   };
@@ -199,7 +206,7 @@ function draw(box) {
   if (tokens) darkenDropped(picture.querySelector("canvas"), map, tokens, place, chunk);
 }
 
-const tempFile = (file) => api.apiURL(`/view?${new URLSearchParams(file)}`);
+const tempFile = (file) => api.apiURL(fileUrl(file));
 
 /** The pixels of a temp image, as ImageData. */
 async function pixels(file) {
@@ -247,10 +254,11 @@ function choose(box, { clientX, clientY }) {
   draw(box);
 }
 
-onResult((name) => name === "KeepsakeKVMemoryMap", (node, { memory_map }) => {
-  if (!memory_map) return;
+onResult((name) => name === "KeepsakeKVMemoryMap", async (node, { memory_map_file: files }) => {
+  const map = files && (await valuesOf(node, files[0]));
+  if (!map) return;
   const box = panel(node, "memory_map", HEIGHT, STYLE, "keepsake-plots");
-  build(box, memory_map[0]);
+  build(box, map);
   draw(box);
   box.onpointermove = (event) => choose(box, event);
 });

@@ -10,6 +10,23 @@ const HISTORY_RUNS = 8;
 
 const features = [];
 
+/** The address of a file that a result or a message names. */
+export const fileUrl = (file) => `/view?${new URLSearchParams(file)}`;
+
+/** The newest file of a result that was asked for, by node. */
+const newest = new WeakMap();
+
+/**
+ * The JSON of the file that a node's result names; undefined where the server has it no more, and
+ * where meanwhile a newer result has come or the node was removed.
+ */
+export async function valuesOf(node, file) {
+  newest.set(node, file);
+  const answer = await api.fetchApi(fileUrl(file));
+  const values = answer.ok ? await answer.json() : undefined;
+  return newest.get(node) === file && node.graph ? values : undefined;
+}
+
 /**
  * Call `show(node, output)` whenever a node's `ui` output is known, for the node classes whose name
  * `concerns(name)` accepts.

@@ -173,7 +173,7 @@ def test_a_workflow_for_a_checkpoint_runs(name, server):
     graph = small(name, frames)
     outputs = server.run(graph)["outputs"]
     of = {node["class_type"]: outputs.get(key) for key, node in graph.items()}
-    stats = of["KeepsakeKVMemoryStats"]["kv_stats"][0]
+    stats = server.values(of["KeepsakeKVMemoryStats"], "kv_stats_file")
     assert (stats["frames"], stats["given_frames"], len(stats["chunks"])) == (frames, given, chunks)
     retention = stats["policy"]["retention"]
     assert (retention["window_frames"], retention["sink_frames"]) == (window, sink)
