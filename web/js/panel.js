@@ -79,6 +79,24 @@ export function panel(node, name, height, style, classes = "") {
   return box;
 }
 
+/** What the page saves of widgets; the second one since frontend 1.49. */
+const SAVED_VALUES = ["widgets_values", "widgets_values_named"];
+
+/**
+ * Let a node be saved alike with and without panels. The page saves an empty list of values for a
+ * node whose only widgets are never saved, and none for a node without widgets: a panel that comes
+ * with a result would mark the workflow as changed.
+ */
+export function saveAlike(node) {
+  const before = node.onSerialize;
+  node.onSerialize = function onSerialize(saved) {
+    before?.call(this, saved);
+    for (const key of SAVED_VALUES) {
+      if (saved[key] && !Object.keys(saved[key]).length) delete saved[key];
+    }
+  };
+}
+
 export function removePanel(node, name) {
   const widget = node.widgets?.find((widget) => widget.name === name);
   if (widget) node.removeWidget(widget);

@@ -1,6 +1,6 @@
 import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
-import { nodeOf } from "./panel.js";
+import { nodeOf, saveAlike } from "./panel.js";
 
 // What nodes leave in the result, handed to our features when it comes, and again after a reload or
 // a change of the workflow.
@@ -61,6 +61,9 @@ app.registerExtension({
     api.addEventListener("executed", ({ detail }) => {
       deliver(detail.display_node ?? detail.node, detail.output);
     });
+  },
+  nodeCreated(node) {
+    if (features.some(({ concerns }) => concerns(node.comfyClass))) saveAlike(node);
   },
   afterConfigureGraph: restore,
 });
