@@ -6,6 +6,7 @@ import torch
 from comfy_api.latest import io
 
 from ..host.files.names import plain_name
+from ..host.files.results import named
 from ..host.heads.calibrate import calibrate_heads
 from ..host.heads.heads import (
     MAPS,
@@ -126,6 +127,7 @@ class ProfileHeads(io.ComfyNode):
             plot,
             ui={
                 "text": [f"{head_map}; written to {path}"],
+                "head_map": [named(path)],
                 "images": save_preview(plot, cls),
                 "head_shares": [shares.tolist()],
             },
@@ -269,6 +271,7 @@ class CalibrateHeads(io.ComfyNode):
             plot,
             ui={
                 "text": [f"{table}; written to {path}"],
+                "head_table": [named(path)],
                 "images": save_preview(plot, cls),
                 "head_scores": [table.scores],
             },

@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 from ..host.files import memory_files
 from ..host.files.names import plain_prefix
+from ..host.files.results import named
 from ..host.take.memory_wire import kept
 from .constants import accepts
 from .sockets import CATEGORY, KVMemorySocket
@@ -40,7 +41,8 @@ class SaveKVMemory(io.ComfyNode):
     @classmethod
     def execute(cls, kv_memory, filename_prefix):
         name, report = memory_files.save(kept(kv_memory), filename_prefix)
-        return io.NodeOutput(name, ui={"text": [report]})
+        file = named(memory_files.saved_path(name))
+        return io.NodeOutput(name, ui={"text": [report], "kv_memory": [file]})
 
 
 class LoadKVMemory(io.ComfyNode):
@@ -59,16 +61,32 @@ class LoadKVMemory(io.ComfyNode):
                     "memory_file",
                     options=memory_files.saved_memories(),
                     tooltip="A file in output/kv_memory.",
-                )
+                ),
+                io.String.Input(
+                    "name",
+                    optional=True,
+                    force_input=True,
+                    tooltip="From Save KV Memory: the file that it wrote, in place of memory_file.",
+                ),
             ],
             outputs=[KVMemorySocket.Output(display_name="kv_memory")],
         )
 
     @classmethod
-    def fingerprint_inputs(cls, memory_file):
-        return memory_files.version(memory_file)
+    def validate_inputs(cls, input_types, memory_file=None, name=None):
+        """With `name` connected, memory_file need not be there: the list is empty at first."""
+        if input_types.get("name", "STRING") != "STRING":
+            return f"name is a {input_types['name']}. Connect the name that Save KV Memory gives."
+        is_needed = "name" not in input_types and name is None and memory_file is not None
+        if is_needed and memory_file not in memory_files.saved_memories():
+            return f"{memory_file!r} is not in output/kv_memory. Choose a file that is listed."
+        return True
 
     @classmethod
-    def execute(cls, memory_file):
-        memory = memory_files.load(memory_file)
+    def fingerprint_inputs(cls, memory_file, name=None):
+        return memory_files.version(name or memory_file)
+
+    @classmethod
+    def execute(cls, memory_file, name=None):
+        memory = memory_files.load(memory_file if name is None else name)
         return io.NodeOutput(memory, ui={"text": [memory.report()]})

@@ -1,7 +1,11 @@
 """The AR video sampler, as a node that samples and as a SAMPLER for the host's own."""
 
-from comfy_api.latest import io
+from dataclasses import replace
 
+from comfy_api.latest import io, ui
+
+from ..host.files.results import graph_of, named
+from ..host.show.result_files import stats_result
 from ..host.take.memory_wire import NOT_KEPT, kept, require_kept
 from ..host.take.request import TakeRequest
 from ..host.take.sampling import ARVideoSampler
@@ -95,7 +99,7 @@ class ARVideoSamplerNode(io.ComfyNode):
                 KVStatsSocket.Output(display_name="kv_stats"),
                 KVMemorySocket.Output(display_name="kv_memory"),
             ],
-            hidden=[io.Hidden.dynprompt],
+            hidden=[io.Hidden.dynprompt, io.Hidden.prompt, io.Hidden.extra_pnginfo],
         )
 
     @classmethod
@@ -120,7 +124,9 @@ class ARVideoSamplerNode(io.ComfyNode):
         stream=None,
     ):
         require_kept(keep_memory, cls.hidden)
-        memories = []
+        memories, opened = [], []
+        if stream is not None:
+            stream = replace(stream, metadata=graph_of(cls.hidden))
         taken, stats = sample_take(
             model,
             positive,
@@ -139,13 +145,17 @@ class ARVideoSamplerNode(io.ComfyNode):
             stop_after=stop_after,
             on_memory=memories.append if keep_memory else None,
             stream=stream,
+            on_files=opened.append,
         )
         text = [*stats.notes, *(memory.report() for memory in memories)]
+        videos = {}
+        if opened:
+            videos = ui.PreviewVideo([named(files.video) for files in opened]).as_dict()
         return io.NodeOutput(
             taken,
             stats,
             memories[0] if memories else NOT_KEPT,
-            ui={"text": text, "kv_stats": [stats.to_dict()]},
+            ui={"text": text, **stats_result(stats), **videos},
         )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class StreamToFile:
     fps: float
     save_every: int  # chunks from one save to the next
     resume: bool  # go on with the latest take of this name
+    metadata: Mapping[str, str] | None = None  # of a new video, see `graph_of`
 
     def __post_init__(self):
         require_causal(self.vae)
@@ -185,7 +187,7 @@ class GrowingFiles:
 
     def _append(self, pictures: Tensor):
         if len(pictures):
-            self.waiting += fragment(pictures, self.pictures, self.stream.fps)
+            self.waiting += fragment(pictures, self.pictures, self.stream.fps, self.stream.metadata)
             self.pictures += len(pictures)
         try:
             with writing(self.video):

@@ -45,6 +45,11 @@ def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
     return name, f"{memory.report()} Written to {os.path.join(FOLDER, name)}."
 
 
+def saved_path(name: str) -> Path:
+    """Where `save` wrote the memory of that name."""
+    return Path(_register(), name)
+
+
 def load(name: str) -> KVMemory:
     _register()
     path = folder_paths.get_full_path(FOLDER, name)
@@ -56,6 +61,6 @@ def load(name: str) -> KVMemory:
 
 
 def version(name: str) -> str:
-    """A text that changes whenever the file does."""
+    """A text that changes whenever the file does; empty where there is none."""
     _register()
-    return names.file_version(FOLDER, name)
+    return names.file_version(FOLDER, name) if folder_paths.get_full_path(FOLDER, name) else ""

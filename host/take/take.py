@@ -48,12 +48,14 @@ def sample_take(
     stop_after: int = 0,
     on_memory: Callable[[KVMemory], None] | None = None,
     stream: StreamToFile | None = None,
+    on_files: Callable[[GrowingFiles], None] | None = None,
 ) -> tuple[dict, KVStats]:
     """Sample a take, or the part that `memory` and `stop_after` leave of it, see TakeRequest.
 
     `steps` and `chunk_frames` 0, and `policy` and `sigmas` None, are answered by the model's
     profile. With `stream` the take goes into files while it is made, and on from them where that
-    is asked for. `callback` is the host's; None: its own, with progress and previews.
+    is asked for; `on_files` gets them. `callback` is the host's; None: its own, with progress and
+    previews.
     """
     # 1. The model, and the noise levels.
     model = patch(model)
@@ -67,6 +69,8 @@ def sample_take(
         model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS)
     )
     files = stream.open(model) if stream else None
+    if files and on_files:
+        on_files(files)
     if files and files.memory:
         memory = memory_of_stream(files, memory, samples.shape[2])
     # 3. What is asked for, and who makes it.

@@ -2,6 +2,7 @@
 
 import os
 
+import av
 import pytest
 import torch
 from keepsake.host.files.video_file import append, fragment
@@ -41,6 +42,18 @@ def test_a_cut_in_mid_piece_keeps_every_picture_and_its_time(tmp_path):
         )
         < 0.1
     )
+
+
+def test_the_header_has_metadata_that_may_name_any_box(tmp_path):
+    """Every fragment has its own number and time: 1 and 0, 2 and 5 pictures at 16 a second."""
+    video, texts = tmp_path / "x.mp4", {"prompt": '{"text": "tfdt mfhd moof"}', "workflow": "{}"}
+    video.touch()
+    for first in (0, 5):
+        append(video, fragment(torch.rand(5, 32, 48, 3), first, 16.0, texts))
+    with av.open(str(video)) as opened:
+        assert {key: opened.metadata[key] for key in texts} == texts
+    assert [number for number, _ in pictures_of(video)] == [*range(10)]
+    assert video.read_bytes().count(b"tfdt mfhd moof") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the limit on a file's size is Unix's")
