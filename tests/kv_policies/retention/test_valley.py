@@ -12,6 +12,7 @@ from keepsake.kv_policies import (
     RandomPrune,
     Storage,
     Take,
+    TempDiffPrune,
 )
 from keepsake.kv_policies.retention.token_prune import Undecided
 from keepsake.kv_policies.retention.valley import Valley, best_split
@@ -219,11 +220,11 @@ def whole(*chunks):
     return [token for chunk in chunks for token in tokens(*range(6 * chunk, 6 * chunk + 6))]
 
 
-@pytest.mark.parametrize("control", [False, True], ids=["valley", "random"])
+@pytest.mark.parametrize("control", [None, RandomPrune, TempDiffPrune])
 def test_the_chunks_that_waited_are_pruned_too(control):
     """Chunks 1 to 3 are scored before the threshold is known, when chunk 3 is finished."""
     policy = DeCoPrune(mode="valley")
-    model, trace = script(RandomPrune(policy) if control else policy, 36, 6, wrong=HALF)
+    model, trace = script(control(policy) if control else policy, 36, 6, wrong=HALF)
     assert model.histories[4] == whole(0, 1, 2, 3)
     if control:
         assert len(model.histories[5]) == len(whole(0, 3, 4)) + len(half_of(1, 2))
