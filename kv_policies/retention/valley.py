@@ -29,7 +29,7 @@ CLEAR_GAIN = 0.1
 CLEAR_DISTANCE = 4.0
 
 # A clear split comes into force when the latest STEADY_CHUNKS scored chunks each left one, all
-# within STEADY_WIDTH (half bins: half a decade).
+# within STEADY_WIDTH (half bins: half a decade), or when chunks have waited for it long enough.
 STEADY_CHUNKS = 3
 STEADY_WIDTH = BINS_PER_DECADE
 
@@ -126,10 +126,10 @@ class Valley(KeepRule):
     take so far: the tokens that the history predicted, and those that it could not predict.
 
     The threshold is that of the latest clear split (`Split.is_clear`), once such splits were
-    steady. Before that, and for a take with one hump only (a still camera, or nothing that could
-    be predicted), it is the score above which the share `target_keep` of all scored tokens lies.
-    In both cases the share above it is held within `LEAST_SHARE` and `MOST_SHARE` times
-    `target_keep`.
+    steady or chunks have waited long enough. Before that, and for a take with one hump only (a
+    still camera, or nothing that could be predicted), it is the score above which the share
+    `target_keep` of all scored tokens lies. In both cases the share above it is held within
+    `LEAST_SHARE` and `MOST_SHARE` times `target_keep`.
 
     `keep` gives no mask until a split was steady or `waiting_chunks` chunks were scored. When all
     scores are multiplied by a factor, so is the threshold, and the same tokens stay.
@@ -152,20 +152,28 @@ class Valley(KeepRule):
         return self.cut > 0 or self.chunks >= max(1, self.waiting_chunks)
 
     def see(self, chunk: Chunk, scores: Tensor):
-        was_ready = self.is_ready
+        was_ready, had_valley = self.is_ready, self.cut > 0
+
+        # 1. The split of all scores so far.
         self._count(scores)
         self.chunks += 1
-
         split = best_split(self.counts)
         cut = split.cut if split and split.is_clear else 0
         self.latest = [*self.latest, cut][-self.steady_chunks :]
-        is_clear = len(self.latest) == self.steady_chunks and min(self.latest) > 0
-        if is_clear and max(self.latest) - min(self.latest) <= STEADY_WIDTH:
-            if not self.cut:
-                self.since = chunk.index
+
+        # 2. Does it come into force? When the chunks may wait no longer, a clear one need not be
+        #    steady: without it the share target_keep would decide, whatever the scores say.
+        waited_long = not had_valley and self.chunks == max(1, self.waiting_chunks)
+        if cut and (self._is_steady() or waited_long):
             self.cut = cut
-        elif self.is_ready and not was_ready:
+
+        # 3. From which chunk on is it a valley, or else the share, that decides?
+        if self.is_ready and not was_ready or self.cut and not had_valley:
             self.since = chunk.index
+
+    def _is_steady(self) -> bool:
+        is_clear = len(self.latest) == self.steady_chunks and min(self.latest) > 0
+        return is_clear and max(self.latest) - min(self.latest) <= STEADY_WIDTH
 
     def _count(self, scores: Tensor):
         """Add scores to the histogram, without those that are no numbers."""

@@ -124,6 +124,19 @@ def test_one_hump_of_any_usual_shape_has_no_valley(shape, count):
         assert not seen(*chunks).cut
 
 
+def test_a_clear_split_that_is_not_steady_decides_when_chunks_may_wait_no_longer():
+    """A quarter of the tokens is new, and each chunk has some that are closer to the known ones, so
+    the cuts lie more than half a decade apart. The share of 15 % decided here and dropped some.
+    """
+    chunks = [
+        torch.cat([scores_of((72, 1e-3)), 10 ** torch.linspace(math.log10(lowest), 0.5, 24)])
+        for lowest in (3.0, 0.5, 0.05, 0.02)
+    ]
+    assert seen(*chunks[:3]).threshold is None
+    valley = seen(*chunks)
+    assert valley.since == 4 and kept(valley, 1e-3, 0.02, 1.0, 3.0) == [False, True, True, True]
+
+
 def test_a_valley_that_comes_later_takes_over_from_the_share():
     still = 10 ** (torch.arange(96) / 96 - 3.5)
     moving = torch.cat([still[:72], scores_of((24, 1.0))])
