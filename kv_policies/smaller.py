@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
+from .retention.other_choice import OtherChoice
 from .retention.sink_window import SinkWindow
-from .retention.token_prune import OtherChoice, TokenPrune
+from .retention.token_prune import TokenPrune
 from .selection.selection import ReadAll
 from .storage.kv_storage import KVStorage
 from .storage.storage import Storage

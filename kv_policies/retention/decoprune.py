@@ -11,6 +11,7 @@ from ..cache.cache import KVCache
 from ..state import State
 from ..take import Chunk, Geometry, Take
 from .keep_rules import TargetKeep, Threshold
+from .other_choice import Chooser
 from .probe_step import check_probe_step, scored_step
 from .retention import Probe, require_choice
 from .scores import SCORES, ScoreHistogram, best_of_each_block, token_scores
@@ -81,13 +82,17 @@ class DeCoPrune(TokenPrune):
             return None
         return max(0, self.most_frames - self.sink(geometry)) // geometry.chunk_frames
 
-    def start(self, geometry: Geometry, take: Take) -> "DeCoPruneRun":
-        return DeCoPruneRun(self, geometry, take)
+    def start(
+        self, geometry: Geometry, take: Take, chooser: Chooser | None = None
+    ) -> "DeCoPruneRun":
+        return DeCoPruneRun(self, geometry, take, chooser)
 
 
 class DeCoPruneRun(TokenPruneRun):
-    def __init__(self, policy: DeCoPrune, geometry: Geometry, take: Take):
-        super().__init__(policy, geometry, take)
+    def __init__(
+        self, policy: DeCoPrune, geometry: Geometry, take: Take, chooser: Chooser | None = None
+    ):
+        super().__init__(policy, geometry, take, chooser)
         self.rule = KEEP_RULES[policy.mode](policy, geometry)
         self.histogram = ScoreHistogram(policy.score, self.rule.threshold)
         self.scored = scored_step(policy.probe_step, take)

@@ -8,6 +8,7 @@ from ..cache.cache import KVCache
 from ..take import BankPlan, Chunk, Geometry, Take
 from .decoprune import DeCoPrune, DeCoPruneRun
 from .head_map import HeadMap
+from .other_choice import Chooser
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,10 @@ class DeCoPruneHS(DeCoPrune):
     def sink(self, geometry: Geometry) -> int:
         return max(super().sink(geometry), self.static_sink_frames)
 
-    def start(self, geometry: Geometry, take: Take) -> "DeCoPruneHSRun":
-        return DeCoPruneHSRun(self, geometry, take)
+    def start(
+        self, geometry: Geometry, take: Take, chooser: Chooser | None = None
+    ) -> "DeCoPruneHSRun":
+        return DeCoPruneHSRun(self, geometry, take, chooser)
 
 
 class DeCoPruneHSRun(DeCoPruneRun):

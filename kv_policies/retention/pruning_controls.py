@@ -12,9 +12,10 @@ from torch import Tensor
 from ..cache.cache import KVCache
 from ..take import Chunk
 from .decoprune import DeCoPrune
+from .other_choice import Choice, OtherChoice
 from .retention import Retention
 from .scores import highest
-from .token_prune import Choice, OtherChoice, TokenPrune, TokenPruneRun
+from .token_prune import TokenPrune, TokenPruneRun
 
 GRID_BLOCKS = 6, 13  # blocks of a frame, down and across, in which TempDiff averages
 TEMP_DIFF_LAYER = 1

@@ -78,6 +78,12 @@ def count_of_share(share: float, tokens: int) -> int:
     return round(share * tokens)
 
 
+def grain_of_share(share: float, tokens_per_frame: int, lengths: set[int]) -> int:
+    """See `Retention.grain`, where a share of each chunk of `lengths` latent frames stays."""
+    kept = (count_of_share(share, frames * tokens_per_frame) for frames in lengths)
+    return math.gcd(tokens_per_frame, *kept)
+
+
 def highest_share(values: Tensor, share: float, first: Tensor | None = None) -> Tensor:
     """A mask of that share of `values` `[N]`, see `highest`."""
     return highest(values, count_of_share(share, len(values)), first)

@@ -1,15 +1,15 @@
 """Drop tokens of the past by rank: what all methods that prune tokens share.
 
 A method is a `TokenPrune` with its parameters and a `TokenPruneRun` whose `rank` says how much each
-token of a finished chunk is worth. The base keeps the sink and the latest chunks whole, holds each
-chunk's mask until the chunk is old enough, bounds the cache, re-indexes, and plans the banks.
+token of a finished chunk is worth (a small one: dev/recipes/token_ranking.diff). The base keeps the
+sink and the latest chunks whole, holds each chunk's mask until the chunk is old enough, bounds the
+cache, re-indexes, and plans the banks.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,10 +19,11 @@ from torch import Tensor
 from ..cache.cache import KVCache
 from ..state import State, count_of, counts_of, part_of, tensor_of
 from ..take import BankPlan, Chunk, Geometry, Take
+from .other_choice import AtShare, Choice, Chooser
 from .prune_records import PruneRecords, chunk_of, numbers_of
 from .reindex import BANDS, REINDEX, Reindex
 from .retention import Retention, RetentionRun, require_choice
-from .scores import ScoreHistogram, count_of_share, highest_share
+from .scores import ScoreHistogram, grain_of_share, highest_share
 
 # By content a bank begins with room for so many chunks of kept tokens, and grows by a quarter.
 CHUNKS_AT_FIRST = 2
@@ -99,7 +100,10 @@ class TokenPrune(Retention):
         return [BankPlan(min(most, whole + kept), most)]
 
     @abstractmethod
-    def start(self, geometry: Geometry, take: Take) -> TokenPruneRun: ...
+    def start(
+        self, geometry: Geometry, take: Take, chooser: Chooser | None = None
+    ) -> TokenPruneRun:
+        """The method's run, which gets all three."""
 
     def sink(self, geometry: Geometry) -> int:
         return self.sink_chunks * unit_of(geometry) * geometry.chunk_frames
@@ -111,7 +115,9 @@ class TokenPrune(Retention):
         return AtShare(self, share) if self.by_content else self
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        return 1 if self.by_content else grain_of_share(self.target_keep, geometry, lengths)
+        if self.by_content:
+            return 1
+        return grain_of_share(self.target_keep, geometry.tokens_per_frame, lengths)
 
 
 def unit_of(geometry: Geometry) -> int:
@@ -119,21 +125,22 @@ def unit_of(geometry: Geometry) -> int:
     return FRAME_WISE_UNIT if geometry.chunk_frames == 1 else 1
 
 
-def grain_of_share(share: float, geometry: Geometry, lengths: set[int]) -> int:
-    """See `Retention.grain`, where a share of each chunk stays."""
-    tokens = geometry.tokens_per_frame
-    return math.gcd(tokens, *(count_of_share(share, frames * tokens) for frames in lengths))
-
-
 class TokenPruneRun(RetentionRun, ABC):
-    """A method overrides `rank` and, where a share of each chunk is not its rule, `keep`."""
+    """A method overrides `rank` and, where a share of each chunk is not its rule, `keep`.
 
-    def __init__(self, policy: TokenPrune, geometry: Geometry, take: Take):
+    With guidance each stream has a run and a cache of its own. A method that ranks by keys, values
+    or queries therefore keeps different tokens in each stream; one that ranks by the latents, which
+    all streams share, keeps the same.
+    """
+
+    def __init__(
+        self, policy: TokenPrune, geometry: Geometry, take: Take, chooser: Chooser | None = None
+    ):
         self.policy = policy
         self.geometry = geometry
         self.take = take
         unit = unit_of(geometry)
-        self.sink = policy.sink_chunks * unit  # chunks
+        self.sink_chunks = policy.sink_chunks * unit
         self.records = PruneRecords(policy.dense_chunks * unit, policy.most_frames, geometry, take)
         self.reindex = Reindex(
             policy.reindex, policy.virtual_length, policy.reindex_recent, policy.reindex_bands, take
@@ -141,14 +148,27 @@ class TokenPruneRun(RetentionRun, ABC):
         self.first_chunk = 0  # of this shot
         self.undecided: list[Undecided] = []  # oldest first
         self.histogram = ScoreHistogram(type(policy).__name__, None)
-        self.choose: Choose = self.own_choice
+        # `rank` scores a chunk's tokens, `keep` chooses among them by the method's rule, and the
+        # chooser is what is really asked: the method's, or that of a control or a dry run.
+        self.chooser: Chooser = chooser or TokenPruneRun.choice_of_method
 
     # The method.
 
     @abstractmethod
     def rank(self, cache: KVCache, chunk: Chunk, x0: Tensor) -> Tensor | None:
-        """How much each token of the finished chunk `x0` `[1, C, F, 2h, 2w]` is worth keeping, CPU
-        `[F * h * w]` in token order; the higher ones stay. None: the whole chunk stays.
+        """How much each token of the finished chunk `x0` `[1, C, F, 2h, 2w]` is worth keeping,
+        `[F * h * w]` in token order; the higher ones stay. None: the whole chunk stays. The base
+        turns ranks into fp32 on the CPU.
+
+        Called after the clean pass of each chunk outside the sink, when the chunk's rows are
+        history and whole. Its rotated keys and its values, `[1, F * h * w, H, D]` each, may be read
+        here (later some of them are dropped):
+        `bank.read(layer, bank.rows_of(chunk.start_frame, chunk.end_frame - 1))`.
+
+        A dry run (the estimate) calls it too, with fewer layers and tokens than the model has: take
+        their numbers from `self.geometry` or `cache.geometry`; layer 0 alone is always there. Keys
+        and values are then zeros of one head and channel, and `x0` has one channel and one number a
+        token. Only the number of ranks counts there.
         """
 
     def keep(self, ranks: Tensor) -> Tensor | None:
@@ -159,15 +179,13 @@ class TokenPruneRun(RetentionRun, ABC):
 
     # What all methods share.
 
-    def own_choice(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Choice | None:
-        """The tokens that stay, and the ranks by which tokens leave under a bound; None as in
-        `keep`.
-        """
+    def choice_of_method(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Choice | None:
+        """What `keep` chooses, and the ranks by which tokens leave under a bound."""
         keep = self.keep(ranks)
         return None if keep is None else (keep, ranks)
 
     def is_sink(self, chunk: Chunk) -> bool:
-        return chunk.index - self.first_chunk < self.sink
+        return chunk.index - self.first_chunk < self.sink_chunks
 
     def cut(self, cache: KVCache, chunk: Chunk):
         super().cut(cache, chunk)
@@ -189,12 +207,13 @@ class TokenPruneRun(RetentionRun, ABC):
         if ranks is None:
             self.records.add_whole(chunk)
             return
+        ranks = ranks.to("cpu", torch.float32)
         self.undecided.append(Undecided(chunk, ranks))
         self.undecided = [entry for entry in self.undecided if not self._decide(cache, *entry)]
 
     def _decide(self, cache: KVCache, chunk: Chunk, ranks: Tensor) -> bool:
         """Note which tokens of a chunk stay; False: not known yet."""
-        choice = self.choose(cache, chunk, ranks)
+        choice = self.chooser(self, cache, chunk, ranks)
         if choice is None:
             return False
         keep, ranks_in_bound = choice
@@ -235,74 +254,3 @@ class Undecided(NamedTuple):
 
     chunk: Chunk
     ranks: Tensor  # fp32 [F * h * w], on the CPU
-
-
-Choice = tuple[Tensor, Tensor]
-Choose = Callable[[KVCache, Chunk, Tensor], Choice | None]
-
-
-@dataclass(frozen=True)
-class OtherChoice(Retention):
-    """A token-pruning policy, `of`, whose choice of tokens is replaced by `choose`; all else is as
-    there.
-    """
-
-    of: TokenPrune
-
-    @abstractmethod
-    def choose(
-        self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor
-    ) -> Choice | None:
-        """In place of `TokenPruneRun.own_choice`; `run` is the method's, and `ranks` its ranks."""
-
-    def start(self, geometry: Geometry, take: Take) -> TokenPruneRun:
-        run = self.of.start(geometry, take)
-        run.choose = lambda cache, chunk, ranks: self.choose(run, cache, chunk, ranks)
-        return run
-
-    def check(self, geometry: Geometry, take: Take):
-        self.of.check(geometry, take)
-
-    def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
-        return self.of.banks(geometry, take)
-
-    def sink(self, geometry: Geometry) -> int:
-        return self.of.sink(geometry)
-
-    def moving_frames(self, take: Take) -> int:
-        return self.of.moving_frames(take)
-
-    @property
-    def by_content(self) -> bool:
-        return self.of.by_content
-
-    @property
-    def decisive(self) -> tuple[str, ...]:
-        return self.of.decisive
-
-    def at_share(self, share: float) -> Retention:
-        return AtShare(self, share) if self.by_content else self
-
-    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        return self.of.grain(geometry, lengths)
-
-    def describe(self) -> dict:
-        return {**self.of.describe(), "name": type(self).__name__}
-
-    def completed(self, described: dict) -> dict:
-        return self.of.completed(described)
-
-
-@dataclass(frozen=True)
-class AtShare(OtherChoice):
-    """For the dry run of a policy whose choice depends on the picture: `share` of each chunk stays,
-    whichever tokens.
-    """
-
-    share: float
-
-    def choose(self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Choice:
-        return highest_share(ranks, self.share), ranks
-
-    def grain(self, geometry: Geometry, lengths: set[int]) -> int:
-        return grain_of_share(self.share, geometry, lengths)

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from keepsake.kv_policies import DeCoPrune, KVPolicy, RandomPrune, ReversePrune
+from keepsake.kv_policies import Chunk, DeCoPrune, KVPolicy, RandomPrune, ReversePrune
 from keepsake.kv_policies.retention.pruning_controls import CONTROLS
 from keepsake.kv_policies.retention.token_prune import TokenPrune, TokenPruneRun
 from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate
 
 from ... import fake
 from ...rollout.test_estimate import measured, plan, untimed
-from .test_decoprune import script, tokens
+from .test_decoprune import T, script, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyNorm(TokenPrune):
     """Keep the tokens with the shortest keys in layer 0."""
 
-    def start(self, geometry, take):
-        return KeyNormRun(self, geometry, take)
+    def start(self, geometry, take, chooser=None):
+        return KeyNormRun(self, geometry, take, chooser)
 
 
 class KeyNormRun(TokenPruneRun):
@@ -35,8 +35,8 @@ class KeyNormRun(TokenPruneRun):
 class Whole(TokenPrune):
     """A method that cannot rank: `rank` is None."""
 
-    def start(self, geometry, take):
-        return WholeRun(self, geometry, take)
+    def start(self, geometry, take, chooser=None):
+        return WholeRun(self, geometry, take, chooser)
 
 
 class WholeRun(TokenPruneRun):
@@ -57,6 +57,34 @@ def test_the_share_with_the_highest_ranks_of_each_old_chunk_stays():
 
 def test_a_method_without_ranks_keeps_the_chunk_whole():
     assert last_history(Whole(target_keep=0.25)) == tokens(*range(10))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(TokenPrune):
+    """Keep the tokens with the highest numbers, ranked in `dtype`."""
+
+    dtype: torch.dtype = torch.float32
+
+    def start(self, geometry, take, chooser=None):
+        return NumberedRun(self, geometry, take, chooser)
+
+
+class NumberedRun(TokenPruneRun):
+    def rank(self, cache, chunk, x0):
+        return torch.arange(x0.shape[2] * T, dtype=self.policy.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_ranks_may_have_any_dtype(dtype):
+    """Saved while a chunk waits and loaded again, they are fp32."""
+    want = [*tokens(0, 1), 21, 22, 23, 33, 34, 35, *tokens(6, 7, 8, 9)]
+    policy = Numbered(target_keep=0.25, dtype=dtype)
+    assert last_history(policy) == want
+    run = policy.start(fake.geometry(), plan(KVPolicy(), 14).take)
+    run.keep = lambda ranks: None  # not known yet
+    run.after_clean(None, Chunk(1, 2, 2), torch.zeros(1, 1, 2, 4, 6))
+    assert run.undecided[0].ranks.dtype == torch.float32
+    run.restore(run.state())
 
 
 def test_under_a_bound_the_lowest_ranks_leave_first():
