@@ -6,7 +6,7 @@ from ..host.budget.of_inputs import budget_of_inputs
 from ..host.budget.report import budget_dict, budget_json, budget_report
 from ..host.show.plots import plot_budget, save_preview
 from ..host.show.result_files import save_values, summary
-from .inputs import chunk_frames_input, policy_to_use, prefix_input
+from .inputs import cfg_input, chunk_frames_input, policy_to_use, prefix_input, steps_input
 from .sockets import CATEGORY, KVStatsSocket
 
 
@@ -30,21 +30,9 @@ class KVMemoryEstimate(io.ComfyNode):
             inputs=[
                 io.Model.Input("model"),
                 io.Latent.Input("latent", tooltip="The take's latent: its length and size."),
-                io.Int.Input(
-                    "steps",
-                    default=0,
-                    min=0,
-                    max=100,
-                    tooltip="Denoising steps of a chunk; 0 takes the model's profile.",
-                ),
-                io.Float.Input(
-                    "cfg",
-                    default=1.0,
-                    min=0.0,
-                    max=100.0,
-                    step=0.1,
-                    tooltip="As the sampler's: other than 1 the negative prompt has a cache of "
-                    "its own.",
+                steps_input(),
+                cfg_input(
+                    "As the sampler's: other than 1 the negative prompt has a cache of its own."
                 ),
                 chunk_frames_input(),
                 io.Int.Input(

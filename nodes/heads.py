@@ -19,7 +19,7 @@ from ..host.heads.heads import (
 )
 from ..host.show.plots import plot_heads, save_preview
 from .constants import accepts
-from .inputs import control_input, policy_to_use, prefix_input
+from .inputs import control_input, file_name_input, policy_to_use, prefix_input, seed_input
 from .sockets import CATEGORY, HeadMapSocket, HeadTableSocket
 
 
@@ -77,9 +77,7 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="A video latent; each of its batch is one calibration take (the paper "
                     "used 15 videos).",
                 ),
-                io.Int.Input(
-                    "seed", default=0, min=0, max=0xFFFFFFFFFFFFFFFF, control_after_generate=True
-                ),
+                seed_input(),
                 io.Float.Input(
                     "static_share",
                     default=0.8,
@@ -89,11 +87,7 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="Heads that give at least this share to the latest four context "
                     "frames are static. 0.8 in the paper.",
                 ),
-                io.String.Input(
-                    "name",
-                    default="head_map",
-                    tooltip="File name in output/kv_head_maps; a number is added.",
-                ),
+                file_name_input("head_map", MAPS),
                 prefix_input(),
                 control_input(),
             ],
@@ -188,14 +182,8 @@ class CalibrateHeads(io.ComfyNode):
                     "latent",
                     tooltip="A video latent: the length and number of the takes that are compared.",
                 ),
-                io.Int.Input(
-                    "seed", default=0, min=0, max=0xFFFFFFFFFFFFFFFF, control_after_generate=True
-                ),
-                io.String.Input(
-                    "name",
-                    default="head_table",
-                    tooltip="File name in output/kv_head_tables; a number is added.",
-                ),
+                seed_input(),
+                file_name_input("head_table", TABLES),
                 io.Float.Input(
                     "real_cfg",
                     default=3.0,

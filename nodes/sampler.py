@@ -11,12 +11,15 @@ from ..host.take.request import TakeRequest
 from ..host.take.sampling import ARVideoSampler
 from ..host.take.take import sample_take
 from .inputs import (
+    cfg_input,
     chunk_frames_input,
     control_input,
     drop_given_input,
     memory_input,
     policy_to_use,
     prefix_input,
+    seed_input,
+    steps_input,
     stop_after_input,
 )
 from .sockets import CATEGORY, KVMemorySocket, KVStatsSocket, StreamSocket
@@ -47,24 +50,11 @@ class ARVideoSamplerNode(io.ComfyNode):
                     tooltip="A video latent; its length is the take's. Empty for a take from "
                     "noise.",
                 ),
-                io.Int.Input(
-                    "seed", default=0, min=0, max=0xFFFFFFFFFFFFFFFF, control_after_generate=True
-                ),
-                io.Int.Input(
-                    "steps",
-                    default=0,
-                    min=0,
-                    max=100,
-                    tooltip="Denoising steps of a chunk; 0 takes the model's profile.",
-                ),
-                io.Float.Input(
-                    "cfg",
-                    default=1.0,
-                    min=0.0,
-                    max=100.0,
-                    step=0.1,
-                    tooltip="Guidance. AR models are distilled for 1; above 1 the negative prompt "
-                    "runs with a cache of its own.",
+                seed_input(),
+                steps_input(),
+                cfg_input(
+                    "Guidance. AR models are distilled for 1; above 1 the negative prompt runs "
+                    "with a cache of its own."
                 ),
                 chunk_frames_input(),
                 io.Conditioning.Input("negative", optional=True),

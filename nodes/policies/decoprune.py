@@ -4,9 +4,9 @@ from comfy_api.latest import io
 
 from ...kv_policies import DeCoPrune, DeCoPruneHS
 from ...kv_policies.retention.decoprune import MODES
-from ...kv_policies.retention.reindex import BANDS, REINDEX
 from ...kv_policies.retention.scores import SCORES
 from ..constants import accepts
+from ..inputs import bound_inputs, reindex_inputs, target_keep_input, whole_chunks_inputs
 from ..sockets import CATEGORY, HeadMapSocket, KVPolicySocket, fill, policy_input
 
 # Of new graphs, which then need no gamma. A saved graph holds its mode, and a graph of the API that
@@ -52,15 +52,9 @@ class PolicyDeCoPrune(io.ComfyNode):
                     tooltip="Score above which a token stays, in mode threshold. The report of KV "
                     "Memory Stats shows where the scores lie.",
                 ),
-                io.Float.Input(
-                    "target_keep",
-                    default=DeCoPrune.target_keep,
-                    min=0.0,
-                    max=1.0,
-                    step=0.01,
-                    tooltip="Share of each chunk that stays, in mode target_keep. In mode valley "
-                    "the share where the scores have one hump; 1/30 to 4 times this share "
-                    "otherwise.",
+                target_keep_input(
+                    "Share of each chunk that stays, in mode target_keep. In mode valley the share "
+                    "where the scores have one hump; 1/30 to 4 times this share otherwise."
                 ),
                 io.Int.Input(
                     "probe_step",
@@ -78,22 +72,7 @@ class PolicyDeCoPrune(io.ComfyNode):
                     tooltip="How prediction and result are compared, per token. mse is the "
                     "paper's.",
                 ),
-                io.Int.Input(
-                    "dense_chunks",
-                    default=DeCoPrune.dense_chunks,
-                    min=1,
-                    max=1024,
-                    tooltip="Latest chunks that stay whole; frame-wise models count 3 frames as "
-                    "one.",
-                ),
-                io.Int.Input(
-                    "sink_chunks",
-                    default=DeCoPrune.sink_chunks,
-                    min=0,
-                    max=1024,
-                    tooltip="First chunks that stay whole; frame-wise models count 3 frames as "
-                    "one.",
-                ),
+                *whole_chunks_inputs(),
                 io.Int.Input(
                     "min_keep_per_block",
                     default=DeCoPrune.min_keep_per_block,
@@ -111,28 +90,7 @@ class PolicyDeCoPrune(io.ComfyNode):
                     tooltip="min_keep_per_block leaves a block alone when none of its tokens "
                     "scores above this.",
                 ),
-                io.Combo.Input(
-                    "reindex",
-                    options=list(REINDEX),
-                    default=DeCoPrune.reindex,
-                    tooltip="auto: squeeze the places in time of given frames once, where new "
-                    "ones begin. "
-                    "periodic (ours): do so again as the take grows.",
-                ),
-                io.Int.Input(
-                    "virtual_length",
-                    default=DeCoPrune.virtual_length,
-                    min=1,
-                    max=4096,
-                    tooltip="Latent frames into which the re-index squeezes the past.",
-                ),
-                io.Int.Input(
-                    "reindex_recent",
-                    default=DeCoPrune.reindex_recent,
-                    min=0,
-                    max=4096,
-                    tooltip="Latest of these, which keep their places.",
-                ),
+                *reindex_inputs(),
                 policy_input(),
                 HeadMapSocket.Input(
                     "head_map",
@@ -140,24 +98,7 @@ class PolicyDeCoPrune(io.ComfyNode):
                     tooltip="Static heads then hold only the first 4 and the latest 4 latent "
                     "frames (DeCoPrune-HS).",
                 ),
-                io.Int.Input(
-                    "most_frames",
-                    default=DeCoPrune.most_frames,
-                    min=0,
-                    max=1048576,
-                    optional=True,
-                    tooltip="Bound for endless takes (ours): so many latent frames' worth of "
-                    "tokens stay before the dense chunks, "
-                    "and what scored lowest leaves first. 0: no bound.",
-                ),
-                io.Combo.Input(
-                    "reindex_bands",
-                    options=list(BANDS),
-                    default=DeCoPrune.reindex_bands,
-                    optional=True,
-                    tooltip="Which of a key's turns in time the re-index changes: all, or the "
-                    "faster half (the authors' fast_bands).",
-                ),
+                *bound_inputs(),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],
         )
