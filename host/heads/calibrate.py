@@ -2,13 +2,17 @@
 score the damage.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
 import os
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import comfy.samplers
@@ -26,6 +30,8 @@ from .heads import PARTIAL, SUFFIX, TABLES, model_name, output_folder, save_json
 
 CRITIC_FRAMES = 21  # latent frames that a bidirectional score model sees at once
 CRITIC_SIGMAS = (0.9, 0.7, 0.5)  # noise levels at which the two scores are compared
+
+Head = tuple[int, int]  # layer, and number in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,82 +131,95 @@ def calibrate_heads(
     the untouched take. Scores are written after every head, and a call with the same inputs and
     name goes on where the last one ended.
     """
+    # 1. Refuse now, and not after the takes.
+    score_models = _score_models(real, fake, positive, negative, real_cfg, seed)
+    plain_name(name)
+    free_path(name, output_folder(TABLES), SUFFIX)
+    policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
+    heads_by_layer = [block.self_attn.num_heads for block in require_wan(model).blocks]
+
+    latents_of_take = partial(
+        _latents_of_take,
+        model=model,
+        positive=positive,
+        latent=latent,
+        seed=seed,
+        prefix=prefix,
+        control=control,
+    )
+
+    # 2. The untouched take, which also says how long the others will take.
+    began = time.perf_counter()
+    untouched = latents_of_take(policy)
+    seconds_a_take = time.perf_counter() - began
+
+    # 3. The scores that an earlier, interrupted call left.
+    key = calibration_key(model, untouched, policy, score_models)
+    saved = SavedScores(name, key)
+    _log_estimate(sum(heads_by_layer), len(saved.scores), seconds_a_take)
+
+    # 4. A take for each of the other heads.
+    damage = score_models.loss if score_models else _drift_from(untouched, model)
+
+    def damage_without(head: Head) -> float:
+        return damage(latents_of_take(replace(policy, selection=MaskedHead(*head))))
+
+    _score_heads(heads_by_layer, saved, damage_without)
+
+    # 5. The table.
+    measure = "dm_loss" if score_models else "x0_drift"
+    table = HeadTable(model_name(model), measure, saved.by_layer(heads_by_layer))
+    path = save_json(TABLES, name, table.to_json())
+    saved.remove()
+    return table, path
+
+
+def _score_models(real, fake, positive, negative, real_cfg: float, seed: int) -> ScoreModels | None:
+    """None where neither score model is connected; ValueError where only one is."""
     if (real is None) != (fake is None):
         raise ValueError(
             f"Only the {'fake' if real is None else 'real'} score model is connected. The "
             "Distribution Matching loss needs both; connect the other one, or none to measure the "
             "drift."
         )
-    plain_name(name)
-    free_path(name, output_folder(TABLES), SUFFIX)  # refused now, and not after the takes
-    policy = policy or (profile_of(model.model_options) or ARProfile()).policy()
-    score_models = None
-    if real is not None:
-        score_models = ScoreModels(
-            real=real,
-            fake=fake,
-            positive=positive,
-            negative=negative,
-            real_cfg=real_cfg,
-            seed=seed,
-        )
-    blocks = require_wan(model).blocks
-    heads = [(layer, head) for layer in range(len(blocks)) for head in _heads_of(blocks[0])]
-
-    def make_take(selection=None) -> Tensor:
-        """Raw latents of the take, in fp32 on the CPU."""
-        latents, _ = sample_take(
-            model,
-            positive,
-            None,
-            1.0,
-            latent,
-            seed=seed,
-            policy=policy if selection is None else replace(policy, selection=selection),
-            prefix=prefix,
-            control=control,
-            callback=lambda *_: None,
-        )
-        return latents["samples"].float().cpu()
-
-    # 1. The untouched take, which also says how long the others will take.
-    began = time.perf_counter()
-    untouched = make_take()
-    seconds_a_take = time.perf_counter() - began
-
-    # 2. The scores that an earlier, interrupted call left.
-    key = calibration_key(model, untouched, policy, score_models)
-    saved = SavedScores(name, key)
-    _log_estimate(len(heads), len(saved.scores), seconds_a_take)
-
-    # 3. A take for each of the other heads.
-    normalised = model.model.process_latent_in
-
-    def damage(silenced: Tensor) -> float:
-        if score_models is not None:
-            return score_models.loss(silenced)
-        return float((normalised(silenced) - normalised(untouched)).square().mean())
-
-    bar = comfy.utils.ProgressBar(len(heads))
-    for layer, head in heads:
-        if (layer, head) not in saved.scores:
-            saved.add(layer, head, damage(make_take(MaskedHead(layer, head))))
-        bar.update_absolute(len(saved.scores))
-
-    # 4. The table.
-    measure = "x0_drift" if score_models is None else "dm_loss"
-    scores = tuple(
-        tuple(saved.scores[layer, head] for head in _heads_of(blocks[0]))
-        for layer in range(len(blocks))
+    if real is None:
+        return None
+    return ScoreModels(
+        real=real, fake=fake, positive=positive, negative=negative, real_cfg=real_cfg, seed=seed
     )
-    table = HeadTable(model_name(model), measure, scores)
-    path = save_json(TABLES, name, table.to_json())
-    saved.remove()
-    return table, path
 
 
-def _heads_of(block) -> range:
-    return range(block.self_attn.num_heads)
+def _latents_of_take(policy: KVPolicy, *, model, positive, latent: dict, **inputs) -> Tensor:
+    """Raw latents of a take, in fp32 on the CPU; `inputs` of `sample_take`."""
+    latents, _ = sample_take(
+        model,
+        positive,
+        None,
+        1.0,
+        latent,
+        policy=policy,
+        callback=lambda *_: None,
+        **inputs,
+    )
+    return latents["samples"].float().cpu()
+
+
+def _drift_from(untouched: Tensor, model) -> Callable[[Tensor], float]:
+    """The mean squared difference of normalised latents from those of the untouched take."""
+    normalised = model.model.process_latent_in
+    return lambda silenced: float((normalised(silenced) - normalised(untouched)).square().mean())
+
+
+def _score_heads(
+    heads_by_layer: list[int], saved: SavedScores, damage_without: Callable[[Head], float]
+):
+    """Measure every head that has no saved score yet, and save each score at once."""
+    bar = comfy.utils.ProgressBar(sum(heads_by_layer))
+    for layer, heads in enumerate(heads_by_layer):
+        for head in range(heads):
+            if (layer, head) not in saved.scores:
+                saved.add(layer, head, damage_without((layer, head)))
+            bar.update_absolute(len(saved.scores))
 
 
 def _log_estimate(heads: int, measured: int, seconds_a_take: float):
@@ -225,7 +244,7 @@ class SavedScores:
         stem = re.sub("[%:]", "", name)
         self.path = Path(output_folder(TABLES), f"{stem}{PARTIAL}")
         self.key = key  # a `calibration_key`
-        self.scores: dict[tuple[int, int], float] = {}
+        self.scores: dict[Head, float] = {}
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             if content["key"] == key:
@@ -243,6 +262,13 @@ class SavedScores:
         with writing(self.path):
             unfinished.write_text(json.dumps({"key": self.key, "scores": rows}), encoding="utf-8")
             os.replace(unfinished, self.path)
+
+    def by_layer(self, heads_by_layer: list[int]) -> tuple[tuple[float, ...], ...]:
+        """The scores of all heads, in their order."""
+        return tuple(
+            tuple(self.scores[layer, head] for head in range(heads))
+            for layer, heads in enumerate(heads_by_layer)
+        )
 
     def remove(self):
         with writing(self.path):
