@@ -37,7 +37,7 @@ def apply(recipe: Path, copy: Path):
 
 
 def test_every_recipe_is_told_of_and_there():
-    assert len(RECIPES) == 4
+    assert len(RECIPES) == 5
     assert {f"dev/recipes/{recipe.name}" for recipe in RECIPES} <= set(re.findall(r"`(.+?)`", TEXT))
 
 
@@ -64,8 +64,10 @@ def test_the_recipes_end_green(copy):
         "tests/kv_policies/test_slots.py",
         "tests/kv_policies/retention/test_every_nth.py",
         "tests/kv_policies/retention/test_invariants.py",
+        "tests/kv_policies/retention/test_short_keys.py",
         "tests/kv_policies/schedule/test_last_step.py",
         "tests/kv_policies/schedule/test_schedules.py",
+        "tests/rollout/test_estimate.py",
         "tests/rollout/test_resume_drawn.py",
     ]
     if HOST:
@@ -75,11 +77,21 @@ def test_the_recipes_end_green(copy):
         run(sys.executable, "dev/schemas.py", folder=copy)
         tests += ["tests/nodes", "tests/host/model/test_profiles.py"]
     # of the other retentions nothing has changed
-    chosen = ["-k", "EveryNth or not test_invariants"]
+    chosen = ["-k", "EveryNth or ShortKeys or not (test_invariants or test_estimate)"]
     output = run(sys.executable, "-m", "pytest", "-v", *tests, *chosen, folder=copy)
-    names = ["test_every_fourth_frame", "[EveryNth", "[1-EveryNth", "test_two_forwards_a_chunk"]
+    names = [
+        "test_every_fourth_frame",
+        "[EveryNth",
+        "[1-EveryNth",
+        "[1-ShortKeys",
+        "test_the_tokens_with_the_shortest_keys",
+        "test_the_estimate_is_what_a_run_measures[KVPolicy(retention=EveryNth",
+        "test_the_estimate_is_what_a_run_measures[KVPolicy(retention=ShortKeys",
+        "test_two_forwards_a_chunk",
+    ]
     if HOST:
-        names += ["[PolicyEveryNth]", "[PolicyLastStep]", "[KVCacheSize]", "[Brook 1.3B]"]
+        names += ["[PolicyEveryNth]", "[PolicyShortKeys]", "[PolicyLastStep]"]
+        names += ["[KVCacheSize]", "[Brook 1.3B]"]
     assert not [name for name in names if name not in output]
 
 
