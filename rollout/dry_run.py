@@ -31,15 +31,19 @@ def merged_rows(plan: TakePlan) -> tuple[int, int]:
     """
     policy = plan.policy
     geometry = plan.geometry
-    # A saved memory counts single tokens, and coded rows come in groups of tokens.
-    if plan.memory or policy.storage.anywhere() != Storage():
+    # 1. A saved memory counts single tokens, and coded rows come in groups of tokens: no merging.
+    has_fewer_bits = policy.storage.anywhere() != Storage()
+    if plan.memory or has_fewer_bits:
         return 1, 1
-    caches = policy.schedule.caches(policy.retention, geometry, plan.take)
-    layers_are_alike = policy.storage == Storage() and all(
-        bank.heads is None for banks in caches.values() for bank in banks
-    )
+    # 2. Tokens merge wherever the history lies.
     tokens = policy.retention.grain(geometry, {chunk.frames for chunk in plan.chunks})
-    return tokens, geometry.layers if layers_are_alike else 1
+    # 3. Layers merge where all are alike. With the history in main memory they are not: two of them
+    # at a time are on the device.
+    is_on_device = policy.storage == Storage()
+    caches = policy.schedule.caches(policy.retention, geometry, plan.take)
+    banks_have_all_heads = all(bank.heads is None for banks in caches.values() for bank in banks)
+    layers = geometry.layers if is_on_device and banks_have_all_heads else 1
+    return tokens, layers
 
 
 class DryRun:
@@ -55,6 +59,7 @@ class DryRun:
         self.tokens, self.layers = merged_rows(self.plan)
         full = plan.geometry
         grid = full.grid if self.tokens == 1 else (1, full.tokens_per_frame // self.tokens)
+        # The longer head gives a merged row the bytes of all tokens and layers it stands for.
         geometry = replace(
             full,
             layers=full.layers // self.layers,

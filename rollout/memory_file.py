@@ -53,6 +53,7 @@ class KVMemory:
     @classmethod
     def copied(
         cls,
+        *,
         about: State,
         chunks: Sequence[Chunk],
         latents: Tensor,

@@ -23,11 +23,11 @@ OnStep = Callable[[Chunk, int, Tensor, Tensor], None]
 
 @dataclass
 class Model:
-    """The three calls that a rollout makes; latents `[1, C, F, 2h, 2w]`, sigma a 0-dim tensor."""
+    """The three calls that a rollout makes; latents are `[1, C, F, 2h, 2w]`."""
 
-    # x, sigma -> x0 after guidance; sigma may be [F], one for each frame
+    # x, sigma -> x0 after guidance; sigma is a 0-dim tensor, or [F], one for each frame
     predict: Callable[[Forward, Tensor, Tensor], Tensor]
-    # x, sigma: run every stream once, for the cache alone
+    # x, sigma (a float): run every stream once, for the cache alone
     write: Callable[[Forward, Tensor, float], None]
     # number of the generated chunk, step, like -> fresh noise
     noise: Callable[[int, int, Tensor], Tensor]
@@ -53,14 +53,14 @@ class Rollout(Stage):
         on_step: OnStep = lambda *step: None,
         workers: Mapping[str, Worker] = {},
         pieces: list[range] | None = None,
-        is_kept: bool = False,
+        goes_on: bool = False,
         memory: KVMemory | None = None,
         names: Mapping[Hashable, str] = {},
     ):
         """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given
         chunks' latents; `workers` by lane, or none.
 
-        `pieces`: numbers of the chunks to make, in pieces; None: all, in one. With `is_kept`
+        `pieces`: numbers of the chunks to make, in pieces; None: all, in one. With `goes_on`
         another piece or another run may go on from where this one ends. The take goes on from
         `memory`, whose streams have the `names` of our keys.
         """
@@ -78,7 +78,7 @@ class Rollout(Stage):
         self._prefix = prefix
         self._on_step = on_step
         self._workers = workers
-        self._is_kept = is_kept
+        self._goes_on = goes_on
         self._given_chunks = sum(chunk.given for chunk in chunks)
         self._reruns = planned_reruns(chunks, session.policy.retention.sink(session.geometry))
         if memory:
@@ -96,9 +96,14 @@ class Rollout(Stage):
         """What this take, of which the piece is made, needs to go on; `latents`, `about` and
         `prefix` as in KVMemory.
         """
-        chunks = self.chunks[: self.piece.stop]
-        streams = self.session.state(names)
-        return KVMemory.copied(about, chunks, latents, prefix, streams, self.carried)
+        return KVMemory.copied(
+            about=about,
+            chunks=self.chunks[: self.piece.stop],
+            latents=latents,
+            prefix=prefix,
+            streams=self.session.state(names),
+            carried=self.carried,
+        )
 
     # -- what a schedule asks
 
@@ -106,7 +111,7 @@ class Rollout(Stage):
         return self.chunks[self.piece.start : self.piece.stop]
 
     def is_read_later(self, chunk: Chunk) -> bool:
-        return self._is_kept or chunk.index < self.piece.stop - 1
+        return self._goes_on or chunk.index < self.piece.stop - 1
 
     def given(self, span: Span) -> Tensor:
         return span.cut(self._prefix)

@@ -38,7 +38,7 @@ class Session:
         self.places = places
         self.streams: dict[Hashable, Stream] = {}
         # By cache, the forward that made room in it; gone once its rows are history.
-        self.open: dict[str, Forward] = {}
+        self.in_work: dict[str, Forward] = {}
         self.latents: dict[int, Tensor] = {}  # of finished chunks that will be run again, by index
         self.rerun: Rerun | None = None  # while a forward runs several finished chunks again
         self.lock = RLock()
@@ -53,7 +53,7 @@ class Session:
             if key not in self.streams:
                 stream = Stream(self.policy, self.geometry, self.take, self.dtype, self.place)
                 self.streams[key] = stream
-                for forward in self.open.values():
+                for forward in self.in_work.values():
                     stream.begin(forward)
             return self.streams[key]
 
@@ -74,13 +74,13 @@ class Session:
         policies evict.
         """
         with self.lock:
-            self.open[forward.cache] = forward
+            self.in_work[forward.cache] = forward
             for stream in self.streams.values():
                 stream.begin(forward, oldest)
 
     def begin_again(self, forward: Forward):
         """Make room for a chunk that is run once more; policies take no part."""
-        self.open[forward.cache] = forward
+        self.in_work[forward.cache] = forward
         for stream in self.streams.values():
             stream.reserve(forward)
 
@@ -102,14 +102,14 @@ class Session:
                     )
                 else:  # a prompt that is off at this noise level has no history at it
                     stream.caches[cache].discard()
-            del self.open[cache]
+            del self.in_work[cache]
 
     def discard(self, cache: str):
         """The rows in work are not to be read again."""
         with self.lock:
             for stream in self.streams.values():
                 stream.caches[cache].discard()
-            del self.open[cache]
+            del self.in_work[cache]
 
     def turn(self, cache: str, first_position: int):
         """Turn a cache's history in time, to begin at a position."""
@@ -130,14 +130,15 @@ class Session:
         attention: Attention,
         is_extra: Sequence[bool] = (),
     ) -> Tensor:
-        """Self-attention of one layer. q, k, v `[B, N, H, D]`, rotated, one row per stream in
-        `keys`. Returns `[B, N, H * D]`.
+        """Self-attention of one layer. q, k, v `[B, N, H, D]`, rotated, one batch
+        row per stream in `keys`. Returns `[B, N, H * D]`.
 
-        `is_extra`: for each row, whether its stream has made the step's own forward already, and a
-        guider runs the model once more (Skip Layer Guidance); none: no row is. An extra forward
-        leaves nothing in a cache, but for a retention's history, which the clean pass overwrites.
+        `is_extra`: for each batch row, whether its stream has made the step's own forward already,
+        and a guider runs the model once more (Skip Layer Guidance); empty: no batch row is. An
+        extra forward leaves nothing in a cache, but for a retention's history, which the clean pass
+        overwrites.
         """
-        rows = [
+        batch_rows = [
             self._attend(
                 forward,
                 self.stream(key),
@@ -150,7 +151,7 @@ class Session:
             )
             for i, key in enumerate(keys)
         ]
-        return rows[0] if len(rows) == 1 else torch.cat(rows)
+        return batch_rows[0] if len(batch_rows) == 1 else torch.cat(batch_rows)
 
     def _attend(
         self,
@@ -163,7 +164,7 @@ class Session:
         attention: Attention,
         writes: bool,
     ) -> Tensor:
-        """One stream's row: write its keys and values, then read by the policy."""
+        """One stream's batch row: write its keys and values, then read by the policy."""
         stream.forwards[forward.cache] += layer == 0
         if writes:
             stream.count_layer(forward.cache, layer)
@@ -245,7 +246,7 @@ class Session:
         for stream in self.streams.values():
             stream.free()
         self.streams.clear()
-        self.open.clear()
+        self.in_work.clear()
         self.latents.clear()
 
 

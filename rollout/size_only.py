@@ -45,7 +45,7 @@ class SizeOnlyPages(Pages):
     def store_chunk(self, history: int, length: int): ...
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Zeros of one channel, for a policy that looks at keys."""
+        """Keys and values of one channel, all zeros, for a policy that looks at them."""
         return (torch.zeros(1, rows.stop - rows.start, 1, 1),) * 2
 
     def hold(self, count: int):

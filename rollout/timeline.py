@@ -143,12 +143,12 @@ def plan_prompts(
     chunks: list[Chunk],
     streams: list[list[PromptStart]],
     compression: int,
-    made: int = 0,
+    finished: int = 0,
     names: list[str] | None = None,
     recache_together: bool = False,
 ) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
     """Give the chunks their cues. Returns them, the mix of each stream by `Cue.prompt`, and notes;
-    none on the first `made` chunks.
+    none on the first `finished` chunks.
 
     `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these;
     `recache_together` as `Switch.together`. A prompt takes effect with the first chunk that begins
@@ -173,7 +173,7 @@ def plan_prompts(
         if switch and switch.mode == "cut":
             shot = chunk.start_frame
         cued.append(replace(chunk, cue=Cue(len(mixes) - 1, switch, shot)))
-        if chunk.index >= made:
+        if chunk.index >= finished:
             notes += [
                 _note_of_change(chunk, name, starts[mix.number])
                 for name, starts, mix, old in zip(names, streams, now, before)
@@ -183,7 +183,7 @@ def plan_prompts(
     # 3. What did not happen.
     if any(mix.weight < 1 for mix in now):
         notes.append("The last blend was not complete when the take ended.")
-    first_new = chunks[made].start_frame
+    first_new = chunks[finished].start_frame
     for name, starts, effect in zip(names, streams, effects):
         for start, at, next_at in zip(starts, effect, [*effect[1:], None]):
             came_in = at is not None and at != next_at

@@ -214,7 +214,7 @@ def take(
         on_step=on_step,
         workers={lane: threads[number] for lane, number in lanes.items()},
         pieces=in_pieces(plan_piece(chunks, finished, stop_after), every),
-        is_kept=on_memory is not None,
+        goes_on=on_memory is not None,
         memory=memory,
         names=names,
     )

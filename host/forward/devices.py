@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...kv_policies import Chunk, Geometry, KVPolicy, Take
 from ...rollout.walk import Worker, spread
+from .conditioning import has_hooks
 from .roles import guider_of_role
 
 
@@ -60,7 +61,7 @@ def check_lanes(
                 f"over {len(lanes)} devices, one for each "
                 f"step and one for the {role}, or bypass the multi-GPU node."
             )
-    if lanes and any("hooks" in cond for group in guider.conds.values() for cond in group):
+    if lanes and has_hooks(guider):
         raise ValueError(
             "A conditioning with hooks changes weights while the take runs, and this MODEL's are "
             "on several devices. "

@@ -19,7 +19,7 @@ from ...rollout.rollout import Model
 from ...rollout.session import Session
 from ..keys import FORWARD, LEVELS, RUN, STREAMS
 from ..model.backbone import rotation
-from .conditioning import active_conditionings
+from .conditioning import active_conditionings, has_hooks
 from .prompts import Prompts, stream_and_prompt
 
 
@@ -57,10 +57,10 @@ def guided_model(
     seed = extra_args.get("seed") or 0
 
     def denoised(forward: Forward, x: Tensor, sigma: Tensor, frame_sigmas: Tensor | None = None):
-        now = prompts.guider(guider, forward.cue)
+        cue_guider = prompts.guider(guider, forward.cue)
         model_options = carrying(options, forward, frame_sigmas)
         with reaching_attention(session, forward):
-            x0 = now(
+            x0 = cue_guider(
                 x, sigma * x.new_ones(1), model_options=model_options, seed=extra_args.get("seed")
             )
         # A forward's time is that of its work, not of queueing it.
@@ -88,6 +88,8 @@ def guided_model(
         # The host's AR sampler seeds the global generator so; ours gives the same numbers and
         # leaves the global one alone.
         generator = torch.Generator(like.device).manual_seed((seed + number * 1000 + step) % 2**64)
+        # The items of a batch share the seed and draw one after the other. So draw up to this item,
+        # number `noise_index`, and use the last draw.
         for _ in range(noise_index + 1):
             noise = torch.randn(
                 like.shape, generator=generator, device=like.device, dtype=like.dtype
@@ -151,8 +153,8 @@ def take_options(guider, model_options: dict, session: Session, keep_text: bool)
     options = comfy.model_patcher.create_model_options_clone(model_options)
     # One forward runs on one device: the host would split its prompts over several.
     options.pop("multigpu_clones", None)
-    has_hooks = any("hooks" in cond for group in guider.conds.values() for cond in group)
-    wrappers = TakeWrappers(guider.model_patcher, session, keep_text and not has_hooks)
+    text_is_constant = keep_text and not has_hooks(guider)
+    wrappers = TakeWrappers(guider.model_patcher, session, text_is_constant)
     for kind, wrapper in (
         (WrappersMP.APPLY_MODEL, wrappers.apply_model),
         (WrappersMP.DIFFUSION_MODEL, wrappers.diffusion_model),

@@ -103,11 +103,11 @@ def arrange_prompts(
     chunks: list[Chunk],
     policy: KVPolicy,
     compression: int,
-    made: int,
+    finished: int,
     recache_together: bool = False,
 ) -> tuple[Prompts, list[Chunk], tuple[str, ...]]:
     """Sort the guider's conditionings into tracks and give the chunks their cues; also notes, on
-    those after the first `made`. `recache_together` as `Switch.together`. ValueError with a
+    those after the first `finished`. `recache_together` as `Switch.together`. ValueError with a
     sentence.
     """
     # 1. A track for each stream.
@@ -127,7 +127,7 @@ def arrange_prompts(
         chunks,
         [list(track.starts) for track in tracks],
         compression,
-        made,
+        finished,
         [prompt_name(track.group) for track in tracks],
         recache_together,
     )

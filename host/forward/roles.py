@@ -14,6 +14,7 @@ from torch import Tensor
 from ..model.backbone import control_channels, read_geometry, require_wan
 from ..model.compute_dtype import compute_dtype
 from .attention import require_patched
+from .conditioning import has_hooks
 
 
 def _traits(model, shape: tuple[int, ...]) -> dict:
@@ -36,8 +37,7 @@ def check_roles(models: Mapping[str, object], guider, shape: tuple[int, ...]):
 
     `models` by role; the messages call each by the node input that it came in by.
     """
-    conds = [cond for group in guider.conds.values() for cond in group]
-    if models and any("hooks" in cond for cond in conds):
+    if models and has_hooks(guider):
         raise ValueError(
             "A conditioning with hooks changes the weights of the sampler's model alone, and this "
             "take has a model for a role. "

@@ -150,10 +150,10 @@ def check_inputs(
 ):
     """Refuse options of the MODEL, conditionings and a control that chunks cannot be made with."""
     schedule = plan.policy.schedule
-    frames_at_once = schedule.frames_at_once(plan.geometry, plan.take)
+    frames_in_step = schedule.frames_at_once(plan.geometry, plan.take)  # without a recache
     check_options(guider.model_options, (*shape[:2], plan.frames_at_once, *shape[3:]))
     check_conditioning(guider, guider.model_patcher, control, shape, profile)
-    if frames_at_once > plan.geometry.chunk_frames:
+    if frames_in_step > plan.geometry.chunk_frames:
         check_levels(guider, schedule, 0 if first_sigmas is None else len(first_sigmas) - 1)
 
 

@@ -73,7 +73,7 @@ class ARVideoSampler(comfy.samplers.Sampler):
         x = flow.noise_scaling(sigmas[0], noise, latent_image, self.max_denoise(model_wrap, sigmas))
         # 3. All chunks of all batch items.
         run = TakeRun(
-            plan=self.plan,
+            host_plan=self.plan,
             request=self.request,
             guider=model_wrap,
             sigmas=sigmas,

@@ -33,7 +33,7 @@ class TakeRun:
     def __init__(
         self,
         *,
-        plan: HostPlan,
+        host_plan: HostPlan,
         request: TakeRequest,
         guider,
         sigmas: Tensor,
@@ -43,8 +43,8 @@ class TakeRun:
         files: GrowingFiles | None,
     ):
         """`x` [B, C, T, 2h, 2w], the noise that the take is made of; `sigmas` [steps + 1]."""
-        self.plan = plan
-        self.take_plan = plan.take_plan
+        self.host_plan = host_plan
+        self.take_plan = host_plan.take_plan
         self.request = request
         self.guider = guider
         self.sigmas = sigmas
@@ -52,8 +52,9 @@ class TakeRun:
         self.on_memory = on_memory
         self.files = files
         self.given = self.prefix = None
-        if plan.prefix is not None:
-            self.given = guider.inner_model.process_latent_in(plan.prefix).to(x.device, x.dtype)
+        if host_plan.prefix is not None:
+            given = guider.inner_model.process_latent_in(host_plan.prefix)
+            self.given = given.to(x.device, x.dtype)
             # The host's own AR sampler feeds the prefix rounded to the model's dtype.
             self.prefix = self.given.to(self.take_plan.dtype).to(x.dtype)
         # Written, so that its memory is taken now and not bit by bit.
@@ -65,9 +66,9 @@ class TakeRun:
         self.messages = TakeMessages(self.take_plan.take.total_frames)
 
     def _progress(self, callback: Callable | None) -> Progress:
-        plan = self.take_plan
-        steps = self.take_plan.take.steps
-        reports = plan.policy.schedule.reports(plan.chunks, steps, plan.piece)
+        take_plan = self.take_plan
+        steps = take_plan.take.steps
+        reports = take_plan.policy.schedule.reports(take_plan.chunks, steps, take_plan.piece)
         return Progress(callback, steps, len(self.x) * reports)
 
     def make(self, players: Players) -> Tensor:
@@ -84,17 +85,22 @@ class TakeRun:
     def _make_item(self, players: Players, item: int):
         """Make the take of one batch item."""
         # 1. Caches of its own.
-        plan = self.take_plan
+        take_plan = self.take_plan
         self.trace.item = item
         one = slice(item, item + 1)
         session = Session(
-            plan.policy, plan.geometry, plan.take, plan.dtype, self.x.device, self.plan.lanes
+            take_plan.policy,
+            take_plan.geometry,
+            take_plan.take,
+            take_plan.dtype,
+            self.x.device,
+            self.host_plan.lanes,
         )
         numbers = self.request.noise_index
         # 2. Which chunks to make, and from where to go on.
         save_every = self.files.stream.save_every if self.files else 0
         rollout = Rollout(
-            chunks=plan.chunks,
+            chunks=take_plan.chunks,
             sigmas=self.sigmas,
             noise=self.x[one],
             prefix=None if self.prefix is None else self.prefix[one],
@@ -102,20 +108,22 @@ class TakeRun:
             session=session,
             trace=self.trace,
             on_step=self.progress,
-            workers=workers_of_lanes(self.guider, self.plan.lanes),
-            pieces=in_pieces(plan.piece, save_every),
-            is_kept=bool(self.request.keeps),
-            memory=plan.memory,
-            names=self.plan.stream_names,
+            workers=workers_of_lanes(self.guider, self.host_plan.lanes),
+            pieces=in_pieces(take_plan.piece, save_every),
+            goes_on=bool(self.request.keeps),
+            memory=take_plan.memory,
+            names=self.host_plan.stream_names,
         )
         # 3. Chunk after chunk.
-        for chunk, latents in run(rollout, partial(self._keep, rollout)):
+        for chunk, latents in run(rollout, partial(self._save_piece, rollout)):
             require_finite(chunk, latents)
             self.output[one, :, chunk.start_frame : chunk.end_frame] = latents
-            self._show(latents)
+            self._hand_on(latents)
 
-    def _show(self, latents: Tensor):
-        """Show a finished chunk, and put it into the take's video file."""
+    def _hand_on(self, latents: Tensor):
+        """After a chunk: preview it, note the memory in use, write its frames into the take's video
+        file, and tell the page.
+        """
         self.progress.play(latents)
         self.peaks.look()
         if self.files:
@@ -123,14 +131,14 @@ class TakeRun:
             self.files.add(raw)
         self.messages.tell_page(self.trace)
 
-    def _keep(self, rollout: Rollout):
+    def _save_piece(self, rollout: Rollout):
         """After a piece: save it in the take's files; after the last one, hand on the memory."""
         end = self.take_plan.chunks[rollout.piece.stop - 1].end_frame
 
         def memory_from(first_frame: int) -> KVMemory:
             latents = self.output[:, :, first_frame:end]
             return rollout.memory(
-                self.plan.about, latents, self.plan.prefix, self.plan.stream_names
+                self.host_plan.about, latents, self.host_plan.prefix, self.host_plan.stream_names
             )
 
         if self.files:
@@ -141,22 +149,22 @@ class TakeRun:
 
     def frames_made(self) -> slice:
         """The latent frames to return: those made so far, or of them the new ones alone."""
-        plan = self.take_plan
-        first = plan.take.given_frames if self.request.drop_given else 0
-        return slice(first, plan.chunks[plan.piece.stop - 1].end_frame)
+        take_plan = self.take_plan
+        first = take_plan.take.given_frames if self.request.drop_given else 0
+        return slice(first, take_plan.chunks[take_plan.piece.stop - 1].end_frame)
 
     def stats(self) -> KVStats:
-        plan = self.take_plan
+        take_plan = self.take_plan
         trace = self.trace
-        notes = [*self.plan.notes, *trace.notes]
+        notes = [*self.host_plan.notes, *trace.notes]
         if self.files:
             notes.append(self.files.report())
         return KVStats(
-            policy=plan.policy.describe(),
-            geometry=plan.geometry,
-            dtype=str(plan.dtype).removeprefix("torch."),
-            steps=plan.take.steps,
-            temporal_compression=self.plan.temporal_compression,
+            policy=take_plan.policy.describe(),
+            geometry=take_plan.geometry,
+            dtype=str(take_plan.dtype).removeprefix("torch."),
+            steps=take_plan.take.steps,
+            temporal_compression=self.host_plan.temporal_compression,
             streams=trace.streams,
             chunks=tuple(trace.rows),
             seconds=perf_counter() - self.began,
@@ -167,8 +175,8 @@ class TakeRun:
             memory_maps=tuple(trace.memory_maps),
             bank_names=trace.bank_names,
             measured_peaks=self.peaks.by_place(),
-            given_frames=plan.take.given_frames,
-            planned_bytes=self.plan.estimate.allocated,
+            given_frames=take_plan.take.given_frames,
+            planned_bytes=self.host_plan.estimate.allocated,
         )
 
 

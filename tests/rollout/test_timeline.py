@@ -143,7 +143,7 @@ def test_a_prompt_that_no_chunk_begins_with_is_told():
 def test_of_chunks_that_were_made_before_nothing_is_told():
     starts = [PromptStart(start) for start in (0, 7, 8, 12)]
     marked, mixes, notes = plan_prompts(plan_chunks(24, 3), [starts], 4)
-    assert plan_prompts(plan_chunks(24, 3), [starts], 4, made=4) == (
+    assert plan_prompts(plan_chunks(24, 3), [starts], 4, finished=4) == (
         marked,
         mixes,
         ("Latent frame 12: the prompt changes (swap).",),
