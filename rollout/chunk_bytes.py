@@ -32,6 +32,6 @@ class ChunkBytes:
         )
 
     @property
-    def host_bytes(self) -> int:
+    def main_bytes(self) -> int:
         """Bytes in main memory, where KV Storage puts the history there."""
         return self.row.host_bytes + self.copied_bytes - self.device_copied_bytes

@@ -21,7 +21,8 @@ class ChunkRow:
     # Of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for.
     seconds: float
     seconds_by_phase: dict[str, float]  # denoise, probe, clean, recache, policy
-    # Of the buffers, those that are in main memory by choice (KV Storage), whatever the device.
+    # Of the buffers, those that are in main memory by choice (KV Storage), whatever the device. The
+    # name is a key of the stats' JSON; elsewhere in the code "host" is ComfyUI.
     host_bytes: int = 0
     # By earlier latent frame, see `SelectionRun.reads`. Empty: the chunk was given, or read all
     # that is kept.

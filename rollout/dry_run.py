@@ -142,7 +142,7 @@ class DryRun:
         for stream in session.streams.values():
             for name, cache in stream.caches.items():
                 lane = session.policy.schedule.lane(name)
-                in_use[lane] += cache.nbytes() - cache.host_bytes()
+                in_use[lane] += cache.nbytes() - cache.main_bytes()
         self.lane_bytes = {
             lane: max(nbytes, self.lane_bytes.get(lane, 0)) for lane, nbytes in in_use.items()
         }

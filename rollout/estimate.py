@@ -17,14 +17,14 @@ class PeakBytes(NamedTuple):
 
     allocated: int  # by caches, wherever they lie
     needed: int  # on the device: caches there, temporary copies and the take's latents
-    host: int  # in main memory
+    main: int  # in main memory
 
 
 def peaks(chunks: tuple[ChunkBytes, ...]) -> PeakBytes:
     return PeakBytes(
         max(chunk.row.allocated_bytes for chunk in chunks),
         max(chunk.nbytes for chunk in chunks),
-        max(chunk.host_bytes for chunk in chunks),
+        max(chunk.main_bytes for chunk in chunks),
     )
 
 
@@ -50,8 +50,8 @@ class Estimate:
         return peaks(self.least).needed, peaks(self.most).needed
 
     @property
-    def host(self) -> tuple[int, int]:
-        return peaks(self.least).host, peaks(self.most).host
+    def main(self) -> tuple[int, int]:
+        return peaks(self.least).main, peaks(self.most).main
 
 
 def estimate(plan: TakePlan) -> Estimate:
@@ -74,12 +74,12 @@ def fits(
     memory. The dry run ends with the first chunk that does not fit.
     """
     return all(
-        chunk.nbytes <= device_bytes and chunk.host_bytes <= main_bytes
+        chunk.nbytes <= device_bytes and chunk.main_bytes <= main_bytes
         for chunk in DryRun(plan, share)
     )
 
 
-def longest(
+def longest_take(
     plan: TakePlan,
     device_bytes: int,
     bound: int,

@@ -142,7 +142,7 @@ class Rollout(Stage):
         if chunk.cue.switch and chunk.cue.switch.mode == "cut":
             with self.trace.phase("policy", chunk):
                 for stream in self.session.streams.values():
-                    stream.retention.cut(stream.caches[HISTORY], chunk)
+                    stream.retention.begin_shot(stream.caches[HISTORY], chunk)
         if chunk.index in self._reruns:
             with self.trace.phase("recache", chunk):
                 frames = self._run_again(chunk, self._reruns.pop(chunk.index), sigma)

@@ -60,5 +60,5 @@ class SizeOnlyPages(Pages):
     def nbytes(self) -> int:
         return self.pages.nbytes()
 
-    def host_bytes(self) -> int:
-        return self.pages.host_bytes()
+    def main_bytes(self) -> int:
+        return self.pages.main_bytes()

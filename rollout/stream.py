@@ -137,8 +137,8 @@ class Stream:
         )
         return copied + sum(cache.nbytes() for cache in self.caches.values())
 
-    def host_bytes(self) -> int:
-        return sum(cache.host_bytes() for cache in self.caches.values())
+    def main_bytes(self) -> int:
+        return sum(cache.main_bytes() for cache in self.caches.values())
 
     def copied_bytes(self, forward: Forward) -> int:
         """Most that this stream holds twice: while rows have moved, or while a forward reads

@@ -101,7 +101,7 @@ class Trace:
                 bank_tokens=tuple(tokens) or (0,),
                 bank_bytes=tuple(live) or (0,),
                 allocated_bytes=allocated,
-                host_bytes=sum(stream.host_bytes() for stream in streams),
+                host_bytes=sum(stream.main_bytes() for stream in streams),
             )
             # Once a chunk is enough: what is shown is equal at every step.
             if self.watches and streams and forward.step >= session.take.steps - 1:

@@ -9,10 +9,10 @@ from functools import cached_property
 import comfy.model_management
 import torch
 
-from ...rollout.estimate import FORGOTTEN, KEPT, Estimate, PeakBytes, longest, peaks
+from ...rollout.estimate import FORGOTTEN, KEPT, Estimate, PeakBytes, longest_take, peaks
 from ...rollout.take_plan import TakePlan
 
-LONGEST = 2400  # latent frames, ten minutes: no longer take is looked for
+LENGTH_LIMIT = 2400  # latent frames, ten minutes: no longer take is looked for
 MARGIN = 0.05  # share of free main memory that is left to everything else on the machine
 # How often a sampling call holds the latents of the whole take: noise, start latent, the mixture
 # of both, and the output.
@@ -20,7 +20,9 @@ LATENT_COPIES = 4
 
 
 def token_bytes(batch: int, channels: int) -> int:
-    """Bytes of latents on the device for one token: 2x2 numbers in fp32 of each batch item."""
+    """Bytes of latents on the device for one token: `LATENT_COPIES` times 2x2 fp32 numbers in each
+    channel of each batch item.
+    """
     return LATENT_COPIES * batch * channels * 2 * 2 * 4
 
 
@@ -82,18 +84,18 @@ class Budget:
         """Latent frames of the longest take that surely fits, and of the longest that fits if as
         few tokens stay as possible: "free" beside the weights, "total" with weights offloaded.
         """
-        at_best = self._longest(FORGOTTEN)
-        surely = self._longest(KEPT) if self.plan.policy.retention.by_content else at_best
+        at_best = self._longest_by_place(FORGOTTEN)
+        surely = self._longest_by_place(KEPT) if self.plan.policy.retention.by_content else at_best
         return {where: (surely[where], frames) for where, frames in at_best.items()}
 
     @cached_property
     def expected_longest(self) -> dict[str, int] | None:
-        return self._longest(self.plan.share) if self.expected else None
+        return self._longest_by_place(self.plan.share) if self.expected else None
 
-    def _longest(self, share: float) -> dict[str, int]:
+    def _longest_by_place(self, share: float) -> dict[str, int]:
         rooms = {"free": self.room, "total": self.most_room}
         frames = {
-            room: longest(self.plan, room, LONGEST, self.main_bytes, share)
+            room: longest_take(self.plan, room, LENGTH_LIMIT, self.main_bytes, share)
             for room in set(rooms.values())
         }
         return {where: frames[room] for where, room in rooms.items()}

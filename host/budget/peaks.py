@@ -6,7 +6,7 @@ import torch
 
 class Peaks:
     """Most memory in use since the take began, in bytes: torch's own figures on CUDA, and what the
-    process was seen to hold in RAM.
+    process was seen to hold in main memory.
     """
 
     def __init__(self, device: torch.device):
@@ -18,7 +18,7 @@ class Peaks:
         self.look()
 
     def look(self):
-        """RAM has no peak of a take's own, so it is looked at after every chunk."""
+        """Main memory has no peak of a take's own, so it is looked at after every chunk."""
         self.resident = max(self.resident, self.process.memory_info().rss)
 
     def by_place(self) -> dict[str, int]:

@@ -13,11 +13,11 @@ from ...kv_policies.smaller import (
     with_smaller_storage,
     with_window,
 )
-from ...rollout.estimate import fits, frames_in, largest_that, longest
+from ...rollout.estimate import fits, frames_in, largest_that, longest_take
 from ...rollout.take_plan import TakePlan
 from ...rollout.timeline import pixel_frames
 from ..model.backbone import read_geometry
-from .budget import LONGEST, Budget, activation_bytes
+from .budget import LENGTH_LIMIT, Budget, activation_bytes
 from .report import size
 
 SUGGESTIONS = 3  # how many changes the refusal names
@@ -28,17 +28,17 @@ def refuse_what_cannot_fit(model, budget: Budget, latent_size: tuple[int, int]):
     the host can offload weights, or what is free of main memory.
     """
     needed = budget.needed[0]
-    host = budget.estimate.host[0]
-    if needed <= budget.usable_bytes and host <= budget.main_bytes:
+    main_needed = budget.estimate.main[0]
+    if needed <= budget.usable_bytes and main_needed <= budget.main_bytes:
         return
     if budget.offloads:
         device_has = f"{size(budget.total_bytes)} in all"
     else:
         device_has = f"{size(budget.usable_bytes)} free for it"
-    if host:
+    if main_needed:
         needs = (
-            f"at least {size(needed)} of the device, which has {device_has}, and {size(host)} of "
-            f"main memory, which has {size(budget.main_bytes)} free"
+            f"at least {size(needed)} of the device, which has {device_has}, and "
+            f"{size(main_needed)} of main memory, which has {size(budget.main_bytes)} free"
         )
     else:
         needs = (
@@ -74,8 +74,8 @@ def changes_that_fit(model, budget: Budget, latent_size: tuple[int, int]) -> Ite
         yield from _pruning(plan, room)
         yield from _window(plan, room)
     if fresh or plan.policy.schedule.extends:
-        bound = min(LONGEST, plan.take.total_frames - 1)
-        frames = longest(plan, room[0], bound, room[1])
+        bound = min(LENGTH_LIMIT, plan.take.total_frames - 1)
+        frames = longest_take(plan, room[0], bound, room[1])
         if frames:
             pixels = pixel_frames(frames, budget.temporal_compression)
             yield (

@@ -7,7 +7,7 @@ import json
 from ...rollout.chunk_bytes import ChunkBytes
 from ...rollout.stats import counted
 from ...rollout.timeline import pixel_frames
-from .budget import LONGEST, Budget
+from .budget import LENGTH_LIMIT, Budget
 
 PLACES = {
     "free": "in what is free, beside the weights",
@@ -37,9 +37,9 @@ def budget_line(budget: Budget) -> str:
     made_before = f" ({finished} made before)" if finished else ""
     allocated = size_range(estimate.allocated, expected and expected.allocated)
     in_main_memory = ""
-    if estimate.host[1]:
+    if estimate.main[1]:
         in_main_memory = (
-            f", {size_range(estimate.host)} of it in main memory, which has "
+            f", {size_range(estimate.main)} of it in main memory, which has "
             f"{size(budget.main_bytes)} free; on the device"
         )
     return (
@@ -96,7 +96,7 @@ def _peak_line(budget: Budget) -> str:
 
 def _verdict(budget: Budget) -> str:
     least, most = budget.needed
-    if budget.estimate.host[0] > budget.main_bytes:
+    if budget.estimate.main[0] > budget.main_bytes:
         return "does not fit in main memory: the sampler would refuse it"
     if least > budget.usable_bytes:
         return "does not fit on this device: the sampler would refuse it"
@@ -116,7 +116,7 @@ def _length(budget: Budget, surely: int, at_best: int, expected: int | None) -> 
         if not frames:
             return "none"
         pixels = pixel_frames(frames, budget.temporal_compression)
-        longer = ", and longer" if frames == LONGEST else ""
+        longer = ", and longer" if frames == LENGTH_LIMIT else ""
         return f"{frames} latent frames ({pixels} pixel frames){longer}"
 
     if surely == at_best:
@@ -126,7 +126,9 @@ def _length(budget: Budget, surely: int, at_best: int, expected: int | None) -> 
 
 
 def budget_dict(budget: Budget) -> dict:
-    """The budget as plain values. The keys are a promise to saved graphs that read the JSON."""
+    """The budget as plain values. The keys are a promise to saved graphs that read the
+    JSON; in them "host" is main memory.
+    """
     plan = budget.plan
     estimate = budget.estimate
     return {
@@ -139,7 +141,7 @@ def budget_dict(budget: Budget) -> dict:
         "lane_bytes": estimate.lane_bytes,
         "allocated_bytes": estimate.allocated,
         "needed_bytes": budget.needed,
-        "host_bytes": estimate.host,
+        "host_bytes": estimate.main,
         "free_host_bytes": budget.main_bytes,
         "activation_bytes": budget.activation_bytes,
         "latent_bytes": plan.latent_bytes,
@@ -167,7 +169,7 @@ def _chunk_dict(least: ChunkBytes, most: ChunkBytes, activation_bytes: int) -> d
         "bank_bytes": row.bank_bytes,
         "most_bank_bytes": most.row.bank_bytes,
         "allocated_bytes": [row.allocated_bytes, most.row.allocated_bytes],
-        "host_bytes": [least.host_bytes, most.host_bytes],
+        "host_bytes": [least.main_bytes, most.main_bytes],
         "needed_bytes": [least.nbytes + activation_bytes, most.nbytes + activation_bytes],
     }
 
@@ -181,7 +183,7 @@ def _expected_dict(budget: Budget) -> dict | None:
             "bank_tokens": chunk.row.bank_tokens,
             "bank_bytes": chunk.row.bank_bytes,
             "allocated_bytes": chunk.row.allocated_bytes,
-            "host_bytes": chunk.host_bytes,
+            "host_bytes": chunk.main_bytes,
             "needed_bytes": chunk.nbytes + budget.activation_bytes,
         }
         for chunk in budget.estimate.expected
@@ -190,7 +192,7 @@ def _expected_dict(budget: Budget) -> dict | None:
         "share": budget.plan.share,
         "allocated_bytes": budget.expected.allocated,
         "needed_bytes": budget.expected.needed,
-        "host_bytes": budget.expected.host,
+        "host_bytes": budget.expected.main,
         "longest_frames": budget.expected_longest,
         "chunks": chunks,
     }

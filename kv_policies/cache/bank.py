@@ -44,7 +44,7 @@ class Bank:
         self.store = storage.pages(self.capacity, heads, geometry, dtype, device)
         # Bytes of a row: of the keys alone in the layer with the most heads, and of keys and values
         # in all layers.
-        self._side_bytes = max(heads) * geometry.head_dim * dtype.itemsize
+        self._key_row_bytes = max(heads) * geometry.head_dim * dtype.itemsize
         self._row_bytes = 2 * sum(heads) * geometry.head_dim * dtype.itemsize
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
@@ -113,18 +113,19 @@ class Bank:
 
     def clear(self):
         """Forget all rows; the buffers stay."""
-        self._cut(0)
+        self._truncate(0)
         self._hold(0)
 
     def rewind(self, first: int) -> Tensor:
         """Forget the history rows from latent frame `first` on, and return their `token_ids`."""
         start = self.rows_of(0, first - 1).stop
         forgotten = self.token_ids()[start:]
-        self._cut(start)
+        self._truncate(start)
         return forgotten
 
-    def _cut(self, length: int):
+    def _truncate(self, length: int):
         """Forget the rows from `length` on, those of the chunk in work too."""
+        # `keep` refuses to drop rows of the chunk in work: as history they may go.
         self.committed = self.length
         self.keep(torch.arange(length))
 
@@ -138,11 +139,11 @@ class Bank:
         start, stop = torch.searchsorted(frame, torch.tensor([first, last + 1])).tolist()
         return slice(start, stop)
 
-    def keep(self, rows: Tensor, after: int = 0):
-        """Keep the first `after` live rows and, of those behind them, the given ones (long,
-        ascending), in all layers. All others are gone; what stays moves to the front.
+    def keep(self, rows: Tensor, first_kept: int = 0):
+        """Keep the first `first_kept` live rows and, of the rows behind them, only `rows` (row
+        numbers, long, ascending), which move to the front. The same in all layers.
         """
-        length = after + len(rows)
+        length = first_kept + len(rows)
         own = self.length - self.committed
         if length == self.length:
             return
@@ -153,10 +154,10 @@ class Bank:
             )
         # Rows that stay where they are (a sink) need no copy: begin at the first row that moves.
         still = 0
-        if not len(rows) or rows[0] == after:
-            still = int((rows == torch.arange(after, length)).cumprod(0).sum())
+        if not len(rows) or rows[0] == first_kept:
+            still = int((rows == torch.arange(first_kept, length)).cumprod(0).sum())
         moving = rows[still:]
-        target = slice(after + still, length)
+        target = slice(first_kept + still, length)
         self.store.gather(moving, target)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
         for name in COLUMNS:
@@ -242,13 +243,13 @@ class Bank:
         """Allocated bytes: rows of keys and values, held keys, and what the layers share."""
         return self.store.nbytes()
 
-    def host_bytes(self) -> int:
-        """Of these, bytes in main memory, see `Pages.host_bytes`."""
-        return self.store.host_bytes()
+    def main_bytes(self) -> int:
+        """Of these, bytes in main memory, see `Pages.main_bytes`."""
+        return self.store.main_bytes()
 
     def side_bytes(self, rows: int) -> int:
         """Bytes of the keys, or the values, of so many rows in the layer with the most heads."""
-        return rows * self._side_bytes
+        return rows * self._key_row_bytes
 
     def live_bytes(self, rows: int) -> int:
         """Bytes that the first `rows` rows take of what is allocated."""

@@ -90,5 +90,5 @@ class KVCache:
     def nbytes(self) -> int:
         return sum(bank.nbytes() for bank in self.banks)
 
-    def host_bytes(self) -> int:
-        return sum(bank.host_bytes() for bank in self.banks)
+    def main_bytes(self) -> int:
+        return sum(bank.main_bytes() for bank in self.banks)

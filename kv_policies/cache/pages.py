@@ -86,7 +86,7 @@ class Pages:
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes + self.held.nbytes
 
-    def host_bytes(self) -> int:
+    def main_bytes(self) -> int:
         """Of these, bytes in main memory by choice, whatever the model's device."""
         return 0
 
@@ -152,9 +152,9 @@ class BankPages:
     def nbytes(self) -> int:
         return sum(pages.nbytes() for pages in self.layers)
 
-    def host_bytes(self) -> int:
+    def main_bytes(self) -> int:
         """Of these, bytes in main memory by choice, whatever the model's device."""
-        return sum(pages.host_bytes() for pages in self.layers)
+        return sum(pages.main_bytes() for pages in self.layers)
 
 
 class PageSource(Protocol):

@@ -82,7 +82,7 @@ class PruneRecords:
             rows = bank.rows_of(old.start_frame, old.end_frame - 1)
             tokens = bank.token_ids()[rows] - old.start_frame * self.tokens
             keep[rows.start - first : rows.stop - first] = mask[tokens]
-        bank.keep(first + keep.nonzero()[:, 0], after=first)
+        bank.keep(first + keep.nonzero()[:, 0], first_kept=first)
         if self.most_frames:
             self._bound(bank, due[-1].chunk)
 

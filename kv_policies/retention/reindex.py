@@ -32,7 +32,7 @@ class Reindex:
         self.given_frames = take.given_frames
         self.at = 0  # latent frame at which it was done last, or at which the shot began
 
-    def cut(self, chunk: Chunk):
+    def begin_shot(self, chunk: Chunk):
         self.at = chunk.start_frame
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):

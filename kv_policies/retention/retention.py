@@ -40,8 +40,8 @@ class RetentionRun:
     histogram: ScoreHistogram | None = None  # of the scores of this run, for the stats
     notes: tuple[str, ...] = ()  # what a user should know about this run
 
-    def cut(self, cache: KVCache, chunk: Chunk):
-        """Forget the shot before: a new one begins with `chunk`."""
+    def begin_shot(self, cache: KVCache, chunk: Chunk):
+        """At a cut: forget the shot before; a new one begins with `chunk`."""
         cache.clear()
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):

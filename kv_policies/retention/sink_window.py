@@ -81,8 +81,8 @@ class SinkWindowRun(RetentionRun):
         self.total_frames = take.total_frames
         self.starts: list[int] = []  # first frame of each chunk that is still in the window
 
-    def cut(self, cache: KVCache, chunk: Chunk):
-        super().cut(cache, chunk)
+    def begin_shot(self, cache: KVCache, chunk: Chunk):
+        super().begin_shot(cache, chunk)
         self.starts.clear()
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
@@ -92,7 +92,7 @@ class SinkWindowRun(RetentionRun):
         sink_rows = bank.rows_of(0, sink_end - 1).stop
         window_row = bank.rows_of(0, oldest - 1).stop
         if window_row > sink_rows:
-            bank.keep(torch.arange(window_row, bank.length), after=sink_rows)
+            bank.keep(torch.arange(window_row, bank.length), first_kept=sink_rows)
         has_gap = self.policy.sink_frames > 0 and oldest > sink_end
         if has_gap and self.policy.sink_rope == "shifted":
             self._close_gap(cache, oldest)

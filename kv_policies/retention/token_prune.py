@@ -187,11 +187,11 @@ class TokenPruneRun(RetentionRun, ABC):
     def is_sink(self, chunk: Chunk) -> bool:
         return chunk.index - self.first_chunk < self.sink_chunks
 
-    def cut(self, cache: KVCache, chunk: Chunk):
-        super().cut(cache, chunk)
+    def begin_shot(self, cache: KVCache, chunk: Chunk):
+        super().begin_shot(cache, chunk)
         self.records.clear()
         self.undecided = []
-        self.reindex.cut(chunk)
+        self.reindex.begin_shot(chunk)
         self.first_chunk = chunk.index
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):

@@ -12,7 +12,7 @@ from .coded import FORMATS
 from .coded_bank import CodedBankPages
 from .coded_keys import GROUP
 from .coded_pages import Room
-from .host_pages import HostBankPages
+from .main_pages import MainBankPages
 from .storage import Storage
 
 DTYPES = ("model", *FORMATS)
@@ -77,7 +77,7 @@ class KVStorage(Storage):
     ) -> BankPages:
         chunk = geometry.chunk_frames * geometry.tokens_per_frame
         if self.device == "cpu":
-            return HostBankPages(capacity, chunk, heads, geometry.head_dim, dtype, device)
+            return MainBankPages(capacity, chunk, heads, geometry.head_dim, dtype, device)
         if self.dtype == "model":
             return super().pages(capacity, heads, geometry, dtype, device)
         return CodedBankPages.empty(

@@ -19,7 +19,15 @@ from keepsake.kv_policies import (
 )
 from keepsake.kv_policies.selection.masked_head import MaskedHead
 from keepsake.rollout.chunks import plan_chunks
-from keepsake.rollout.estimate import FORGOTTEN, KEPT, DryRun, estimate, fits, largest_that, longest
+from keepsake.rollout.estimate import (
+    FORGOTTEN,
+    KEPT,
+    DryRun,
+    estimate,
+    fits,
+    largest_that,
+    longest_take,
+)
 from keepsake.rollout.take_plan import TakePlan
 from keepsake.rollout.timeline import PromptStart, plan_prompts, prompt_frames
 
@@ -153,7 +161,7 @@ def test_a_dry_run_can_be_ended_at_any_chunk():
 
         return replace(plan(KVPolicy(), 40), on_chunk=on_chunk)
 
-    for run in (estimate, lambda plan: longest(plan, 10**9, 100)):
+    for run in (estimate, lambda plan: longest_take(plan, 10**9, 100)):
         with pytest.raises(Enough):
             run(after(5))
     estimate(after(20))
@@ -262,7 +270,7 @@ def test_what_a_memory_brings_is_counted():
         estimate(plan(nothing, 14, memory=kept[0])).needed[0]
         > estimate(plan(nothing, 14)).needed[0]
     )
-    assert longest(plan(policy, 14, memory=kept[0]), 10**9, 9) == 0  # it holds 10 frames
+    assert longest_take(plan(policy, 14, memory=kept[0]), 10**9, 9) == 0  # it holds 10 frames
 
 
 @pytest.mark.parametrize(
@@ -304,10 +312,12 @@ def test_groups_that_lose_tokens_take_no_more_room():
 def test_the_longest_take_is_the_last_that_fits():
     frame = fake.geometry().bytes_per_frame(8)
     full = plan(KVPolicy(), given=2)
-    assert longest(full, 11 * frame + 5, 100) == 11
+    assert longest_take(full, 11 * frame + 5, 100) == 11
     assert fits(full.of_length(11), 11 * frame + 5) and not fits(full.of_length(12), 11 * frame + 5)
-    assert longest(full, 2 * frame, 100) == 0  # the given frames alone fill it
-    assert longest(plan(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40  # whatever the length
+    assert longest_take(full, 2 * frame, 100) == 0  # the given frames alone fill it
+    assert (
+        longest_take(plan(KVPolicy(SinkWindow(0, 4))), 5 * frame, 40) == 40
+    )  # whatever the length
 
 
 def test_lanes_share_out_what_is_allocated():

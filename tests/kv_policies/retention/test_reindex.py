@@ -27,7 +27,7 @@ def reindexed_at(how, given=0, shot=0):
     for index, start in enumerate(range(0, 20, 2)):
         chunk = Chunk(index, start, 2, start < given, Cue(shot=shot if start >= shot else 0))
         if start == shot > 0:
-            reindex.cut(chunk)
+            reindex.begin_shot(chunk)
         reindex.begin_chunk(SimpleNamespace(banks=[], geometry=fake.geometry()), chunk)
         at.append(reindex.at)
     return at

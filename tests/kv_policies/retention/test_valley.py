@@ -277,5 +277,5 @@ def test_a_cut_forgets_the_chunks_that_wait_and_keeps_what_was_learnt():
     run.rule.see(Chunk(1, 2, 2), torch.rand(12))
     run.undecided.append(Undecided(Chunk(1, 2, 2), torch.rand(12)))
     cache = KVCache(fake.geometry(2), [], Storage(), torch.float32, torch.device("cpu"))
-    run.cut(cache, Chunk(2, 4, 2))
+    run.begin_shot(cache, Chunk(2, 4, 2))
     assert not run.undecided and run.rule.chunks == 1

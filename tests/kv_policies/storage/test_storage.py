@@ -127,7 +127,7 @@ def test_any_rows_may_be_dropped_at_any_time(dtype, seed, monkeypatch):
         kept = torch.rand(banks[0].length - after, generator=random) < 0.9
         kept[banks[0].committed - after :] = True
         for bank in banks:
-            bank.keep(after + kept.nonzero()[:, 0], after)
+            bank.keep(after + kept.nonzero()[:, 0], first_kept=after)
         check(banks, dtype, sum(packs))
         for bank in banks:
             bank.commit()

@@ -13,7 +13,7 @@ from ..state import State
 from .link import Link, link_to
 
 
-class HostPages(Pages):
+class MainPages(Pages):
     """One layer's history in main memory, `[1, capacity, H, D]`; the rows of the chunk in work,
     behind it, on the device.
     """
@@ -62,9 +62,9 @@ class HostPages(Pages):
         return self.link.rows(*shape, dtype=like.dtype)
 
     def nbytes(self) -> int:
-        return self.host_bytes() + sum(side.nbytes for side in self.chunk)
+        return self.main_bytes() + sum(side.nbytes for side in self.chunk)
 
-    def host_bytes(self) -> int:
+    def main_bytes(self) -> int:
         return super().nbytes()
 
 
@@ -119,7 +119,7 @@ class Ring:
         return sum(side.nbytes for slot in self.slots for side in slot)
 
 
-class HostBankPages(BankPages):
+class MainBankPages(BankPages):
     """All layers' history in main memory. `history`: how many rows lie there; those behind them are
     the chunk in work.
     """
@@ -135,7 +135,7 @@ class HostBankPages(BankPages):
     ):
         link = link_to(device)
         super().__init__(
-            [HostPages(link, capacity, chunk, count, head_dim, dtype, device) for count in heads]
+            [MainPages(link, capacity, chunk, count, head_dim, dtype, device) for count in heads]
         )
         self.history = 0
         self.row_numbers = max(heads) * head_dim

@@ -13,7 +13,7 @@ from keepsake.kv_policies import (
     KVStorage,
     SinkWindow,
 )
-from keepsake.kv_policies.storage import host_pages
+from keepsake.kv_policies.storage import main_pages
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
@@ -24,7 +24,7 @@ HOST = KVStorage("model", device="cpu")
 SELECTIONS = [DirectedForcing(uniform_budget=4, active_from=5)]
 
 
-class LateLink(host_pages.Link):
+class LateLink(main_pages.Link):
     """Copies as late as a device may: when its work must find them, or when the source is about to
     change. Until then the target holds no numbers.
     """
@@ -48,7 +48,7 @@ class LateLink(host_pages.Link):
 @pytest.fixture
 def late(monkeypatch):
     links = []
-    monkeypatch.setattr(host_pages, "link_to", lambda device: links.append(LateLink()) or links[-1])
+    monkeypatch.setattr(main_pages, "link_to", lambda device: links.append(LateLink()) or links[-1])
     return links
 
 
@@ -95,7 +95,7 @@ def test_it_is_saved_and_goes_on_to_the_last_bit(stop):
 def test_a_layer_is_asked_for_before_the_one_before_it_is_attended_to(monkeypatch):
     events, layers = [], 3
 
-    class Listening(host_pages.Link):
+    class Listening(main_pages.Link):
         def fetch(self, source, target):
             events.append(
                 (
@@ -106,7 +106,7 @@ def test_a_layer_is_asked_for_before_the_one_before_it_is_attended_to(monkeypatc
             )
             super().fetch(source, target)
 
-    monkeypatch.setattr(host_pages, "link_to", lambda device: Listening())
+    monkeypatch.setattr(main_pages, "link_to", lambda device: Listening())
     geometry = fake.geometry(layers=layers)
     pages = HOST.pages(24, [2] * layers, geometry, torch.float64, torch.device("cpu"))
     number = {
