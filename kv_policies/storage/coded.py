@@ -23,26 +23,40 @@ class Format(NamedTuple):
 
 def _encode_fp8(x: Tensor) -> Tensor:
     """fp8 is finest around 0, so the middle of the range is put there."""
-    return ((2 * x - 1) * FP8_MOST).to(torch.float8_e4m3fn).view(torch.uint8)
+    around_zero = (2 * x - 1) * FP8_MOST
+    return around_zero.to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _decode_fp8(codes: Tensor) -> Tensor:
-    return (codes.view(torch.float8_e4m3fn).float() / FP8_MOST + 1) / 2
+    around_zero = codes.view(torch.float8_e4m3fn).float()
+    return (around_zero / FP8_MOST + 1) / 2
+
+
+def _encode_int8(x: Tensor) -> Tensor:
+    return (x * 255).round().to(torch.uint8)
+
+
+def _decode_int8(codes: Tensor) -> Tensor:
+    return codes.float() / 255
 
 
 def _encode_int4(x: Tensor) -> Tensor:
     """Two neighbouring channels in a byte, the first one in its lower half."""
     codes = (x * 15).round().to(torch.uint8)
-    return codes[..., ::2] | codes[..., 1::2] << 4
+    first = codes[..., ::2]
+    second = codes[..., 1::2]
+    return first | (second << 4)
 
 
 def _decode_int4(codes: Tensor) -> Tensor:
-    return torch.stack([codes & 15, codes >> 4], -1).flatten(-2).float() / 15
+    first = codes & 15
+    second = codes >> 4
+    return torch.stack([first, second], -1).flatten(-2).float() / 15
 
 
 FORMATS = {
     "fp8": Format(_encode_fp8, _decode_fp8, 1),
-    "int8": Format(lambda x: (x * 255).round().to(torch.uint8), lambda x: x.float() / 255, 1),
+    "int8": Format(_encode_int8, _decode_int8, 1),
     "int4": Format(_encode_int4, _decode_int4, 2),
 }
 
@@ -68,8 +82,11 @@ class Coded:
 
     def write(self, first: int, x: Tensor, scale: Tensor, zero: Tensor):
         """Rows from `first` on, fp32 `[n, H, D]`; `scale` and `zero` by row, as they are held."""
-        in_range = (x - zero.float()) / scale.float().clamp_min(LEAST_SCALE)
-        self.codes[first : first + len(x)] = self.form.encode(in_range.clamp(0, 1))
+        divisor = scale.float().clamp_min(LEAST_SCALE)
+        in_range = (x - zero.float()) / divisor
+        # A rounded scale or zero point can put numbers a little outside of 0 to 1.
+        codes = self.form.encode(in_range.clamp(0, 1))
+        self.codes[first : first + len(x)] = codes
 
     def read(self, rows: slice, scale: Tensor, zero: Tensor) -> Tensor:
         return self.form.decode(self.codes[rows]) * scale.float() + zero.float()

@@ -47,8 +47,8 @@ class ReadBuffer:
 
 
 class Room(NamedTuple):
-    """Slots for rows in full precision: the first ones, the latest ones, what is left over of whole
-    groups, and the chunk in work.
+    """Slots for rows in full precision: the first ones, the latest ones, tokens too few for a whole
+    group, and the chunk in work.
     """
 
     sink: int
@@ -117,10 +117,11 @@ class CodedPages(Pages):
         slots.
         """
         first = slice(rows.start, min(rows.stop, self.layout.sink))
+        if first.start < first.stop:
+            yield first, first
         latest = slice(max(rows.start, self.layout.coded_end), rows.stop)
-        for part, slots in ((first, first), (latest, self.slots_behind(latest))):
-            if part.start < part.stop:
-                yield part, slots
+        if latest.start < latest.stop:
+            yield latest, self.slots_behind(latest)
 
     def _decode_values(self, rows: slice) -> Tensor:
         return self.values.read(rows, self.values.scale[rows], self.values.zero[rows])
@@ -130,25 +131,33 @@ class CodedPages(Pages):
 
     def read(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Rows put together in the buffer, which the next read of any layer overwrites."""
-        out = self.buffer.views(rows.stop - rows.start, *self.k.shape[2:])
+        _, _, heads, head_dim = self.k.shape
+        out_k, out_v = self.buffer.views(rows.stop - rows.start, heads, head_dim)
+        # 1. Rows in full precision.
         for part, slots in self._full(rows):
-            for side, full in zip(out, super().read(slots)):
-                side[:, part.start - rows.start : part.stop - rows.start] = full
+            k, v = super().read(slots)
+            target = slice(part.start - rows.start, part.stop - rows.start)
+            out_k[:, target] = k
+            out_v[:, target] = v
+        # 2. Coded rows, some at a time.
         sink = self.layout.sink
         end = min(rows.stop, self.layout.coded_end)
         for first in range(max(rows.start, sink), end, AT_ONCE):
             last = min(first + AT_ONCE, end)
-            for side, decode in zip(out, (self.keys.decode, self._decode_values)):
-                decoded = decode(slice(first - sink, last - sink))
-                side[0, first - rows.start : last - rows.start] = decoded
-        return out
+            codes = slice(first - sink, last - sink)
+            target = slice(first - rows.start, last - rows.start)
+            out_k[0, target] = self.keys.decode(codes)
+            out_v[0, target] = self._decode_values(codes)
+        return out_k, out_v
 
     def encode(self, to_sink: int, count: int, length: int, sizes: Tensor):
         """Of the `length` rows, the first `to_sink` behind the coded ones join the sink, the next
         `count` are coded, their keys in groups of `sizes`, and the others move up.
         """
+        # Copies, since the rows move up within the slots that they come from.
         behind = self.slots_behind(slice(self.layout.coded_end, length))
-        k, v = (side[0, behind].clone() for side in (self.k, self.v))
+        k = self.k[0, behind].clone()
+        v = self.v[0, behind].clone()
         done = to_sink + count
         sink = slice(self.layout.sink, self.layout.sink + to_sink)
         latest = slice(self.room.sink, self.room.sink + len(k) - done)
@@ -156,39 +165,52 @@ class CodedPages(Pages):
             side[0, sink] = rows[:to_sink]
             side[0, latest] = rows[done:]
         if count:
-            self._code(k[to_sink:done].float(), v[to_sink:done].float(), sizes)
+            new_k = k[to_sink:done].float()
+            new_v = v[to_sink:done].float()
+            self._code(new_k, new_v, sizes)
 
     def _code(self, k: Tensor, v: Tensor, sizes: Tensor):
         """Append coded rows, fp32 `[n, H, D]` each."""
         groups = self.layout.groups
-        self.keys.code(k, groups.tokens, len(groups), sizes)
-        new = slice(groups.tokens, groups.tokens + len(v))
+        first = groups.tokens
+        self.keys.code(k, first, len(groups), sizes)
+        new = slice(first, first + len(v))
         low = v.amin(-1, keepdim=True)
         high = v.amax(-1, keepdim=True)
-        self.values.scale[new] = high - low
-        self.values.zero[new] = low
-        self.values.write(new.start, v, self.values.scale[new], self.values.zero[new])
+        scale = self.values.scale[new]
+        zero = self.values.zero[new]
+        scale[:] = high - low
+        zero[:] = low
+        # The codes are made with the scales as they are held, which are rounded.
+        self.values.write(first, v, scale, zero)
 
     def fill_groups(self):
         """See `CodedKeys.fill_groups`."""
         self.keys.fill_groups()
 
     def gather(self, move: Move):
+        sink_target = slice(move.to_sink, move.to_sink + len(move.sink))
+        latest_target = slice(move.to_latest, move.to_latest + len(move.latest))
         for side in (self.k, self.v):
-            for rows, start in ((move.sink, move.to_sink), (move.latest, move.to_latest)):
-                side[:, start : start + len(rows)] = side.index_select(1, rows)
-        rows, start = move.coded, move.to_coded
+            side[:, sink_target] = side.index_select(1, move.sink)
+            side[:, latest_target] = side.index_select(1, move.latest)
+        coded_target = slice(move.to_coded, move.to_coded + len(move.coded))
         for table in (self.values.codes, self.values.scale, self.values.zero):
-            table[start : start + len(rows)] = table.index_select(0, rows)
-        self.keys.keep(start, rows, move.groups)
+            table[coded_target] = table.index_select(0, move.coded)
+        self.keys.keep(move.to_coded, move.coded, move.groups)
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         """Full keys as ever; coded ones are decoded, turned and coded again in their groups."""
-        sink, end = self.layout.sink, self.layout.coded_end
+        # 1. Keys in full precision. `Bank.move` turns held rows and others in separate calls, so
+        # all of these rows are held or none is.
+        are_held = rows.stop <= self.held.shape[1]
         for part, slots in self._full(rows):
             angles = slice(part.start - rows.start, part.stop - rows.start)
-            source = self.held[:, part] if rows.stop <= self.held.shape[1] else self.k[:, slots]
+            source = self.held[:, part] if are_held else self.k[:, slots]
             self.k[:, slots] = turn(source, cos[angles], sin[angles])
+        # 2. Coded keys, if there are any among the rows.
+        sink = self.layout.sink
+        end = self.layout.coded_end
         if sink == end or rows.start >= end or rows.stop <= sink:
             return
         if rows.start > sink or rows.stop < end:
@@ -205,18 +227,22 @@ class CodedPages(Pages):
     def grow(self, capacity: int, length: int):
         """The codes grow; the slots of full rows are as many as ever."""
         _, _, heads, head_dim = self.k.shape
-        self.keys.grow(capacity, max(len(self.keys.scale), -(-capacity // GROUP)))
+        full_groups = -(-capacity // GROUP)
+        self.keys.grow(capacity, max(len(self.keys.scale), full_groups))
         self.values.grow(capacity, capacity)
         self.buffer.grow(capacity * heads * head_dim)
 
     def _tables(self, tokens: int, groups: int) -> Iterator[tuple[str, Coded, str, int]]:
         """Each table: name in a saved state, owner, attribute, and how many entries are in use."""
+        # Keys have a scale for each group, values one for each token.
         for name, rows, scales in (("key", self.keys, groups), ("value", self.values, tokens)):
-            for part, count in (("codes", tokens), ("scale", scales), ("zero", scales)):
-                yield f"{name} {part}", rows, part, count
+            yield f"{name} codes", rows, "codes", tokens
+            yield f"{name} scale", rows, "scale", scales
+            yield f"{name} zero", rows, "zero", scales
 
     def state(self, length: int) -> State:
-        sink, groups = self.layout.sink, self.layout.groups
+        sink = self.layout.sink
+        groups = self.layout.groups
         latest = self.slots_behind(slice(self.layout.coded_end, length))
         coded = {
             name: getattr(rows, part)[:count].to("cpu", copy=True)
@@ -233,17 +259,22 @@ class CodedPages(Pages):
 
     def restore(self, state: State, length: int, held: int):
         """The layout is the saved one already, see `CodedBankPages.restore`."""
-        sink, groups = self.layout.sink, self.layout.groups
+        sink = self.layout.sink
+        groups = self.layout.groups
+        # 1. Rows in full precision.
         latest = length - self.layout.coded_end
-        shape = self.k.shape[2:]
+        latest_slots = slice(self.room.sink, self.room.sink + latest)
+        _, _, heads, head_dim = self.k.shape
         for name, side in (("k", self.k), ("v", self.v)):
-            full = tensor_of(state, name, side.dtype, 1, sink + latest, *shape)
+            full = tensor_of(state, name, side.dtype, 1, sink + latest, heads, head_dim)
             side[:, :sink] = full[:, :sink]
-            side[:, self.room.sink : self.room.sink + latest] = full[:, sink:]
+            side[:, latest_slots] = full[:, sink:]
+        # 2. Codes and scales; groups that have lost tokens may be more than the buffers are for.
         self.keys.grow(len(self.keys.codes), max(len(self.keys.scale), len(groups)))
         for name, rows, part, count in self._tables(groups.tokens, len(groups)):
             table = getattr(rows, part)
             table[:count] = tensor_of(state, name, table.dtype, count, *table.shape[1:])
+        # 3. Keys that later turns start from.
         self._restore_held(state, held)
 
     def nbytes(self) -> int:
@@ -258,8 +289,10 @@ def saved_layout(state: State, room: Room, length: int) -> tuple[int, Tensor]:
     sink = int(tensor_of(state, "sink", torch.long, 1))
     coded = int(sizes.sum())
     latest = length - sink - coded
-    fits = 0 <= sink <= room.sink and 0 <= latest <= sum(room) - room.sink
-    if not (fits and ((sizes > 0) & (sizes <= GROUP)).all()):
+    sink_fits = 0 <= sink <= room.sink
+    latest_fits = 0 <= latest <= sum(room) - room.sink
+    are_groups = bool(((sizes > 0) & (sizes <= GROUP)).all())
+    if not (sink_fits and latest_fits and are_groups):
         raise damaged(
             f"{sink} rows in full, {coded} in fewer bits and {latest} of the latest do not fit "
             "this storage"

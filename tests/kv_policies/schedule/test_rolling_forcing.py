@@ -5,10 +5,10 @@ and where in time the sink stands then.
 import pytest
 import torch
 from keepsake.kv_policies import KVPolicy, RollingForcing, SinkWindow, Take
-from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
+from .any_length import LENGTHS, check_any_length
 
 SMALL = RollingForcing(window_frames=8)
 TWO = (1.0, 0.5, 0.0)
@@ -112,25 +112,10 @@ def test_what_is_in_flight_hears_the_prompt_of_the_newest_chunk():
     ]
 
 
-@pytest.mark.parametrize(
-    "frames, given", [(1, 0), (4, 0), (13, 0), (30, 0), (4, 1), (13, 1), (13, 4), (30, 3)]
-)
+@pytest.mark.parametrize("frames, given", LENGTHS)
 @pytest.mark.parametrize("chunk_frames", [1, 2, 3])
 def test_any_length_repeats_and_counts_its_steps(frames, chunk_frames, given):
-    prefix, calls = fake.noise_of(given, seed=9) if given else None, []
-    policy = KVPolicy(schedule=RollingForcing(15))
-    first, trace, _ = fake.take(
-        policy, frames, chunk_frames, prefix, on_step=lambda *a: calls.append(a)
-    )
-    assert (
-        torch.equal(first, fake.take(policy, frames, chunk_frames, prefix)[0])
-        and torch.isfinite(first).all()
-        and first.shape[2] == frames
-    )
-    chunks = plan_chunks(frames, chunk_frames, given)
-    assert len(calls) == policy.schedule.reports(chunks, 3, range(len(chunks)))
-    assert [row.start_frame for row in trace.rows] == [chunk.start_frame for chunk in chunks]
-    assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
+    check_any_length(KVPolicy(schedule=RollingForcing(15)), frames, chunk_frames, given)
 
 
 def test_one_step_is_a_chunk_after_the_other():
