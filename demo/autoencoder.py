@@ -79,7 +79,7 @@ class CellEncoder:
 
 def draw_world(rng: np.random.Generator, columns: int) -> tuple[Tensor, str, str]:
     time = list(world.TIMES)[rng.integers(len(world.TIMES))]
-    district = list(world.WALLS)[rng.integers(len(world.WALLS))]
+    district = world.DISTRICTS[rng.integers(len(world.DISTRICTS))]
     return world.draw(int(rng.integers(2**40)), columns, time, district) * 2 - 1, time, district
 
 

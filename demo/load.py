@@ -70,7 +70,7 @@ def fit_preview_colours(latent_format, vae):
     pictures = torch.stack(
         [
             world.draw(seed, world.COLUMNS, time, district)
-            for seed, (time, district) in enumerate(product(world.TIMES, world.WALLS))
+            for seed, (time, district) in enumerate(product(world.TIMES, world.DISTRICTS))
         ]
     )
     latents = torch.cat([vae.encode(picture.movedim(0, -1)[None]) for picture in pictures])

@@ -30,7 +30,7 @@ CROP = (
     5  # cells; what stands for a landmark where nobody has drawn one, as wide as the widest of them
 )
 RESAMPLES = 2000
-PROMPTS = list(itertools.product(world.TIMES, world.WALLS))
+PROMPTS = list(itertools.product(world.TIMES, world.DISTRICTS))
 # Ways to make history, of 21 latent frames each, but 27 that Rolling Forcing needs at 8 steps and
 # Krea's 6; FlashForward also without anchors and without history.
 SCHEDULES = {

@@ -13,7 +13,7 @@ def test_a_seed_draws_the_same_world_again_and_another_seed_another():
     assert not torch.equal(one, world.draw(4, 40, "day", "downtown"))
 
 
-@pytest.mark.parametrize("district", world.WALLS)
+@pytest.mark.parametrize("district", world.DISTRICTS)
 def test_night_is_darker_than_day(district):
     assert world.draw(3, 40, "night", district).mean() < world.draw(3, 40, "day", district).mean()
 
