@@ -46,7 +46,7 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
     # 3. The frames that are there already, given or made in an earlier run.
     prefix = given_latents(guider, shape, given_before(memory, request.prefix))
     given_frames = 0 if prefix is None else prefix.shape[2]
-    check_pauses(policy, shape, given_frames, memory, request.stop_after, request.keeps)
+    check_pauses(policy, shape, given_frames, memory, request.stop_after, request.save_input)
     # 4. Chunks, the prompts in force in each, and whether the policy works with them.
     take_plan, prompts, prompt_notes = plan_chunks_and_prompts(
         guider, call, request, policy, chunk_frames, given_frames, defaults
@@ -61,7 +61,7 @@ def plan_take(guider, call: SamplingCall, request: TakeRequest) -> HostPlan:
     names = {}
     about = {}
     memory_notes = ()
-    if memory or request.keeps:
+    if memory or request.save_input:
         names = stream_names(guider, prompts)
         about = describe_take(guider, take_plan, shape, prompts, defaults.name, request)
     if memory:

@@ -25,4 +25,4 @@ class TakeRequest:
     memory: KVMemory | None = None  # go on from here
     stop_after: int = 0  # end with the chunk that reaches this latent frame; 0: with the last one
     drop_given: bool = False  # return the new latent frames alone
-    keeps: str = ""  # the input that asks to keep a memory: "keep_memory", "stream", or none
+    save_input: str = ""  # the input that asks to save a memory: "keep_memory", "stream", or none

@@ -93,23 +93,23 @@ def check_pauses(
     given_frames: int,
     memory: KVMemory | None,
     stop_after: int,
-    keeps: str,
+    save_input: str,
 ):
     """Refuse what cannot be made in pieces, or not in these.
 
-    `shape` is the latent's, [B, C, T, 2h, 2w]; `keeps` names the input that asks for a memory.
+    `shape` is the latent's, [B, C, T, 2h, 2w]; `save_input` names the input that asks for a memory.
     """
-    if not (memory or stop_after or keeps):
+    if not (memory or stop_after or save_input):
         return
-    asking = "kv_memory" if memory else "stop_after" if stop_after else keeps
+    asking = "kv_memory" if memory else "stop_after" if stop_after else save_input
     if not policy.schedule.pauses:
         raise ValueError(
             f"{type(policy.schedule).__name__} finishes no chunk before the last step of the "
             f"whole take, so {asking} has nothing to work "
             "on. Make the take in one run, or use another schedule."
         )
-    if (memory or keeps) and shape[0] > 1:
-        asking = "kv_memory" if memory else keeps
+    if (memory or save_input) and shape[0] > 1:
+        asking = "kv_memory" if memory else save_input
         raise ValueError(
             f"The latent has a batch of {shape[0]}, and a KV memory is that of one take. Use a "
             f"batch of 1, or {LEAVE[asking]}."

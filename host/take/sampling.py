@@ -40,8 +40,8 @@ class ARVideoSampler(comfy.samplers.Sampler):
         files: GrowingFiles | None = None,
     ):
         """The take leaves a memory for `on_memory`, and goes into `files` while it is made."""
-        keeps = "stream" if files else "keep_memory" if on_memory else ""
-        self.request = replace(request or TakeRequest(), keeps=keeps)
+        save_input = "stream" if files else "keep_memory" if on_memory else ""
+        self.request = replace(request or TakeRequest(), save_input=save_input)
         self.on_stats = on_stats
         self.on_memory = on_memory
         self.files = files

@@ -110,7 +110,7 @@ class TakeRun:
             on_step=self.progress,
             workers=workers_of_lanes(self.guider, self.host_plan.lanes),
             pieces=in_pieces(take_plan.piece, save_every),
-            goes_on=bool(self.request.keeps),
+            goes_on=bool(self.request.save_input),
             memory=take_plan.memory,
             names=self.host_plan.stream_names,
         )
