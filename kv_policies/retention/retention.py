@@ -143,11 +143,10 @@ class Retention(ABC):
     # For the stats and for saved memories.
 
     def describe(self) -> dict:
-        """Name and parameters."""
-        return {
-            "name": type(self).__name__,
-            **{f.name: getattr(self, f.name) for f in fields(self)},
-        }
+        """Name and parameters, the method's own before those of its base."""
+        own = type(self).__annotations__
+        names = sorted((f.name for f in fields(self)), key=lambda name: name not in own)
+        return {"name": type(self).__name__, **{name: getattr(self, name) for name in names}}
 
     def completed(self, described: dict) -> dict:
         """A description of this retention that an earlier version saved, completed by the defaults
