@@ -21,7 +21,8 @@ class KVPolicy:
     """Four slots. Nodes hand a policy on with one of them changed, so graphs read left to right.
 
     `models` holds the host's MODEL of each role of the schedule that does not run on the sampler's
-    own MODEL. It is no parameter: two policies that differ in it alone are equal.
+    own MODEL. `filled` names the slots that a node has filled, be it with what a slot starts from.
+    Neither is a parameter: two policies that differ in them alone are equal.
     """
 
     retention: Retention = field(default_factory=FullKV)
@@ -29,6 +30,7 @@ class KVPolicy:
     schedule: Schedule = field(default_factory=CleanPass)
     storage: Storage = field(default_factory=Storage)
     models: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    filled: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def check(self, geometry: Geometry, take: Take):
         """Raise ValueError, in a sentence, when a slot cannot work with the others, this model or

@@ -35,7 +35,9 @@ def fill(kv_policy: KVPolicy | None, models: Mapping[str, object] = {}, **slot) 
     policy = kv_policy or KVPolicy()
     ((name, part),) = slot.items()
     present = getattr(policy, name)
-    if present not in (getattr(KVPolicy(), name), getattr(DIRECTED, name)):
+    # A policy that another pack's code made may not say what is filled.
+    is_default = present in (getattr(KVPolicy(), name), getattr(DIRECTED, name))
+    if name in policy.filled or not is_default:
         old, new = type(present).__name__, type(part).__name__
         change = f"Remove the node of {old} or that of {new}."
         if old == new:
@@ -47,6 +49,8 @@ def fill(kv_policy: KVPolicy | None, models: Mapping[str, object] = {}, **slot) 
     if name == "schedule" and part.selects and part.keeps_own_history:
         # The window that Directed Forcing brings along when nothing is connected to it: this
         # schedule has its own.
-        if policy.selection != ReadAll() and policy.retention == DIRECTED.retention:
+        is_own_window = "retention" not in policy.filled and policy.retention == DIRECTED.retention
+        if policy.selection != ReadAll() and is_own_window:
             slot["retention"] = FullKV()
-    return io.NodeOutput(replace(policy, **slot, models={**policy.models, **models}))
+    models = {**policy.models, **models}
+    return io.NodeOutput(replace(policy, **slot, models=models, filled=policy.filled | {name}))

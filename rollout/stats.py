@@ -5,6 +5,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
 
 from ..kv_policies import Geometry
+from ..kv_policies.words import counted
 from .chunk_row import ChunkRow
 from .memory_map import MemoryMap
 from .timeline import pixel_frames
@@ -165,7 +166,7 @@ def _scores_words(scores: dict) -> str:
     name, counts, edges = scores["score"], scores["counts"], scores["edges"]
     total = sum(counts)
     if not total:
-        return f"{name}: no chunk was scored"
+        return f"{name}: no chunk was decided yet"
 
     def above(edge: float) -> str:
         return f"{sum(counts[edges.index(edge) + 1 :]) / total:.1%} above {edge:g}"
@@ -176,11 +177,6 @@ def _scores_words(scores: dict) -> str:
     )
     threshold = scores["threshold"]
     return words if threshold is None else f"{words}; threshold {threshold:g}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 chunk", "2 chunks"."""
-    return f"{number} {noun}" + "s" * (number != 1)
 
 
 def _mib(size: int) -> str:

@@ -52,7 +52,7 @@ class Trace:
         self.peak_cache_bytes = 0
         self.streams = 0
         self.item = 0
-        self.notes: list[str] = []
+        self._notes: dict[str, list[int]] = {}  # the items of each
         self.scores: dict | None = None
         self.memory_maps: list[MemoryMap] = []  # by item
         self.bank_names: tuple[str, ...] = ()
@@ -62,9 +62,18 @@ class Trace:
         self._watch: MemoryWatch | None = None  # of the item in work
 
     def note(self, text: str):
-        """Add a note, unless another item of the batch has added the same."""
-        if text not in self.notes:
-            self.notes.append(text)
+        """Add a note on the item in work."""
+        items = self._notes.setdefault(text, [])
+        if self.item not in items:
+            items.append(self.item)
+
+    @property
+    def notes(self) -> list[str]:
+        """One that does not hold for every item of the batch so far names its own."""
+        return [
+            text if len(items) == self.item + 1 else f"{_takes(items)} of the batch: {text}"
+            for text, items in self._notes.items()
+        ]
 
     @contextmanager
     def phase(self, name: str, chunk: Chunk) -> Iterator[None]:
@@ -174,6 +183,11 @@ class Trace:
                 **vars(held),
             )
         )
+
+
+def _takes(items: list[int]) -> str:
+    numbers = [str(item + 1) for item in items]
+    return f"Take {numbers[0]}" if len(items) == 1 else f"Takes {', '.join(numbers)}"
 
 
 def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:

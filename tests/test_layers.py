@@ -76,9 +76,10 @@ INSIDE = {  # room: {its folder, or file at its top: the others there that it ma
     "kv_policies": {
         "take": "",
         "state": "",
+        "words": "",
         "cache": "take state",
         "storage": "take state cache",
-        "retention": "take state cache",
+        "retention": "take state words cache",
         "selection": "take state cache retention",
         "schedule": "take state cache retention",
         "policy": "take state cache storage retention selection schedule",

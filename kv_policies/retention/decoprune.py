@@ -97,10 +97,11 @@ class DeCoPruneRun(TokenPruneRun):
         self.histogram = ScoreHistogram(policy.score, self.rule.threshold)
         self.scored = scored_step(policy.probe_step, take)
         self.predicted: Tensor | None = None  # by that step, of the chunk in work
+        self.has_scores = False  # of any chunk
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return self.scored.note, *self.rule.notes
+        return *([self.scored.note] if self.has_scores else []), *self.rule.notes
 
     def begin_chunk(self, cache: KVCache, chunk: Chunk):
         self.predicted = None
@@ -128,6 +129,7 @@ class DeCoPruneRun(TokenPruneRun):
         scores = token_scores(self.policy.score, self.predicted, x0, self.geometry.grid)
         self.predicted = None
         scores = scores.cpu()
+        self.has_scores = True
         self.rule.see(chunk, scores)
         self.histogram.threshold = self.rule.threshold
         return scores.nan_to_num(math.inf)
@@ -145,4 +147,5 @@ class DeCoPruneRun(TokenPruneRun):
     def restore(self, state: State):
         super().restore(state)
         self.rule.restore(state)
+        self.has_scores = bool(self.undecided) or any(self.histogram.counts)
         self.histogram.threshold = self.rule.threshold

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..state import State, count_of, counts_of, part_of
 from ..take import Chunk
+from ..words import counted
 from .keep_rules import KeepRule
 
 # Scores are counted in bins of equal width on a log10 axis, from 10 ** LOWEST on. The first bin
@@ -190,10 +191,20 @@ class Valley(KeepRule):
     def threshold(self) -> float | None:
         if not self.is_ready:
             return None
-        place = self.cut / 2 if self.cut else self._place_above(self.target_keep)
-        place = max(place, self._place_above(MOST_SHARE * self.target_keep))
-        place = min(place, self._place_above(LEAST_SHARE * self.target_keep))
+        lowest, highest = self._bounds()
+        place = min(max(self._place(), lowest), highest)
         return 10 ** (LOWEST + place / BINS_PER_DECADE)
+
+    def _place(self) -> float:
+        """Where on the bins' axis the threshold would be without bounds."""
+        return self.cut / 2 if self.cut else self._place_above(self.target_keep)
+
+    def _bounds(self) -> tuple[float, float]:
+        """The lowest and the highest place that the threshold may have."""
+        return (
+            self._place_above(MOST_SHARE * self.target_keep),
+            self._place_above(LEAST_SHARE * self.target_keep),
+        )
 
     def _place_above(self, share: float) -> float:
         """Where on the bins' axis this share of all counted scores lies above."""
@@ -210,21 +221,49 @@ class Valley(KeepRule):
     @property
     def notes(self) -> tuple[str, ...]:
         if not self.is_ready:
+            return (self._waiting_note(),)
+        return (
+            f"DeCoPrune's threshold: {self.threshold:.3g} at the end, {self._found()}; found so "
+            f"from chunk {self.since} (counted from 0) on.",
+        )
+
+    def _waiting_note(self) -> str:
+        if not self.chunks:
             return (
-                f"DeCoPrune found no threshold: {self.chunks} chunk(s) were scored, and it needs "
-                f"{self.steady_chunks} to {self.waiting_chunks}. All of this take stayed whole.",
+                "DeCoPrune found no threshold: no chunk was scored. All of this take stayed whole; "
+                "a longer take is pruned."
             )
-        if self.cut:
-            found = "the valley between the two humps of this take's scores"
-        else:
-            found = (
+        were = "was" if self.chunks == 1 else "were"
+        most = max(1, self.waiting_chunks)
+        least = min(self.steady_chunks, most)
+        needed = f"{most}" if least == most else f"{least} to {most}"
+        return (
+            f"DeCoPrune found no threshold: {counted(self.chunks, 'chunk')} {were} scored, and it "
+            f"needs {needed}. All of this take stayed whole."
+        )
+
+    def _found(self) -> str:
+        """What decides the threshold, in words."""
+        if not self.cut:
+            return (
                 f"above which {self.target_keep:.0%} of this take's scores lie, because they do "
                 "not fall into two humps"
             )
-        return (
-            f"DeCoPrune's threshold: {self.threshold:.3g} at the end, {found}; found so from chunk "
-            f"{self.since} (counted from 0) on.",
-        )
+        place = self._place()
+        lowest, highest = self._bounds()
+        valley = "the valley between the two humps"
+        if place < lowest:
+            return (
+                f"above which {MOST_SHARE * self.target_keep:.3g} of this take's scores lie: "
+                f"{MOST_SHARE} times target_keep, the most that may stay. Above {valley} lie more"
+            )
+        if place > highest:
+            return (
+                f"above which {LEAST_SHARE * self.target_keep:.3g} of this take's scores lie: a "
+                f"{round(1 / LEAST_SHARE)}th of target_keep, the least that must stay. Above "
+                f"{valley} lie fewer"
+            )
+        return f"{valley} of this take's scores"
 
     def state(self) -> State:
         return {

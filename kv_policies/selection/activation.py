@@ -14,6 +14,9 @@ class Activation:
         self.active_from = active_from
         self.total_frames = total_frames
         self.most_in_reach = 0  # latent frames, so far
+        self.began_with = (
+            0  # latent frames in reach where the first bank became active; 0: none did
+        )
         # First latent frame of the chunk with which a bank became active, by the bank's name.
         self.since: dict[str, int] = {}
 
@@ -29,13 +32,21 @@ class Activation:
             return chunk.start_frame >= since
         if reach < self.active_from:
             return False
+        self.began_with = self.began_with or reach
         self.since[bank] = chunk.start_frame
         return True
 
     def state(self) -> State:
-        return {"most_in_reach": self.most_in_reach, "active_since": dict(self.since)}
+        return {
+            "most_in_reach": self.most_in_reach,
+            "began_with": self.began_with,
+            "active_since": dict(self.since),
+        }
 
     def restore(self, state: State):
         self.most_in_reach = count_of(state, "most_in_reach", self.total_frames)
         since = part_of(state, "active_since", dict)
+        # Memories that an earlier version saved have no such entry.
+        began_with = self.active_from if since else 0
+        self.began_with = count_of({"began_with": began_with, **state}, "began_with", 2**31)
         self.since = {bank: count_of(since, bank, self.total_frames) for bank in since}

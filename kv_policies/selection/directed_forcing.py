@@ -198,8 +198,8 @@ class DirectedForcingRun(SelectionRun):
                 "reach, and each head may read as many. Use smaller budgets.",
             )
         return (
-            f"Directed Forcing: ragged attention by {self.backend}, from {active_from} latent "
-            "frames in reach on; there, the mean head read "
+            f"Directed Forcing: ragged attention by {self.backend}, from "
+            f"{self.activation.began_with} latent frames in reach on; there, the mean head read "
             f"{self.frames_read / self.frames_in_reach:.0%} of them.",
         )
 

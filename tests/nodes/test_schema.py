@@ -3,11 +3,14 @@
 import asyncio
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 
 import keepsake
 import pytest
 from keepsake.demo.world import CAMERA_PATHS, ROWS
+from keepsake.kv_policies import FullKV, KVPolicy
+from keepsake.nodes.sockets import DIRECTED
 from schemas import SCHEMAS, schema_of
 
 ROOT = Path(__file__).parents[2]
@@ -86,15 +89,15 @@ def test_a_window_that_cannot_hold_its_sink_is_refused():
 
 def test_policies_chain():
     kinds = {node.__name__: node for node in nodes()}
-    (full,) = kinds["PolicyFull"].execute().args
-    (window,) = kinds["PolicySinkWindow"].execute(9, 3, "shifted", kv_policy=full).args
-    assert type(full.retention).__name__ == "FullKV"
+    (stored,) = kinds["KVStorageNode"].execute("int8", 2, 3).args
+    (window,) = kinds["PolicySinkWindow"].execute(9, 3, "shifted", kv_policy=stored).args
+    assert window.storage == stored.storage and window.filled == {"storage", "retention"}
     assert (
         window.retention.window_frames,
         window.retention.sink_frames,
         window.retention.sink_rope,
     ) == (9, 3, "shifted")
-    assert window.schedule == full.schedule
+    assert window.schedule == stored.schedule
 
 
 def test_two_policies_for_one_slot_are_refused():
@@ -113,6 +116,37 @@ def test_two_policies_for_one_slot_are_refused():
     (stored,) = kinds["KVStorageNode"].execute("int8", 2, 3, kv_policy=window).args
     with pytest.raises(ValueError, match="Remove one of the two KVStorage nodes"):
         kinds["KVStorageNode"].execute("int4", 2, 3, kv_policy=stored)
+
+
+def test_a_slot_that_a_node_filled_with_its_default_is_filled():
+    kinds = {node.__name__: node for node in nodes()}
+    (full,) = kinds["PolicyFull"].execute().args
+    with pytest.raises(ValueError, match="FullKV is this policy's retention already"):
+        kinds["PolicySinkWindow"].execute(9, 3, "absolute", kv_policy=full)
+    assert full == KVPolicy()  # it is no parameter
+
+
+def test_a_window_equal_to_that_of_directed_forcing_is_not_dropped():
+    kinds = {node.__name__: node for node in nodes()}
+    parameters = (2.0, 4, 12, 7, 0)
+    (window,) = kinds["PolicySinkWindow"].execute(21, 3, "shifted").args
+    assert window.retention == DIRECTED.retention
+    with pytest.raises(ValueError, match="SinkWindow is this policy's retention already"):
+        kinds["PolicyFull"].execute(kv_policy=window)
+    directed = kinds["PolicyDirectedForcing"].execute(
+        *parameters, kv_policy=window, **{"lambda": 0.46}
+    )
+    (rolling,) = kinds["PolicyRollingForcing"].execute(9, kv_policy=directed.args[0]).args
+    assert rolling.retention == window.retention  # the take refuses the two, in a sentence
+
+
+def test_directed_and_rolling_forcing_are_the_same_policy_in_both_orders():
+    kinds = {node.__name__: node for node in nodes()}
+    directed = partial(kinds["PolicyDirectedForcing"].execute, 2.0, 4, 12, 7, 0, **{"lambda": 0.46})
+    rolling = partial(kinds["PolicyRollingForcing"].execute, 21)
+    (one,) = rolling(kv_policy=directed().args[0]).args
+    (other,) = directed(kv_policy=rolling().args[0]).args
+    assert one == other and one.retention == FullKV()
 
 
 def test_the_window_that_directed_forcing_begins_with_gives_way_to_a_chosen_one():

@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
 from keepsake.rollout import trace as trace_module
 from keepsake.rollout.stats import KVStats
 from keepsake.rollout.timeline import PromptStart
+from keepsake.rollout.trace import Trace
 
 from .. import fake
 
@@ -129,3 +130,12 @@ def test_a_chunks_seconds_are_those_of_the_work_on_it(schedule, monkeypatch):
         sum(row.seconds_by_phase.values()) for row in trace.rows
     ]
     assert sum(row.seconds for row in trace.rows) == len(transformer.calls)
+
+
+def test_a_note_that_holds_for_some_items_of_a_batch_names_them():
+    trace = Trace()
+    for item, texts in enumerate((["all", "one"], ["all"], ["all", "two"])):
+        trace.item = item
+        for text in (*texts, *texts):
+            trace.note(text)
+    assert trace.notes == ["all", "Take 1 of the batch: one", "Take 3 of the batch: two"]

@@ -1,5 +1,7 @@
 """Directed Forcing in the real host, on tiny random Wan models."""
 
+import re
+
 import pytest
 import torch
 from keepsake.kv_policies import (
@@ -51,7 +53,9 @@ def test_it_runs_with_every_retention_at_an_odd_size_and_repeats(retention, opti
     )
     first, stats = take(policy, noise, **options)
     assert torch.isfinite(first).all() and torch.equal(first, take(policy, noise, **options)[0])
-    assert "ragged attention by sdpa, from 7 latent frames in reach on" in stats.report()
+    report = stats.report()
+    # Chunks of 2: of 7 frames in reach or, where the history has an even number, 8.
+    assert re.search("ragged attention by sdpa, from [78] latent frames in reach on", report)
     assert (
         stats.policy["selection"]["head_table"].scores == TABLE.scores
         and '"lambda' not in stats.to_json()

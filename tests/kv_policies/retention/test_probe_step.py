@@ -83,5 +83,5 @@ def test_a_step_near_pure_noise_or_near_the_end_is_not_scored(sigmas, step):
     ids=str,
 )
 def test_the_take_says_what_was_scored(policy, sigmas, note):
-    (said,) = policy.start(fake.geometry(), take_of(*sigmas)).notes
-    assert note in said
+    run = policy.start(fake.geometry(), take_of(*sigmas))
+    assert note in run.scored.note and not run.notes  # nothing was scored yet

@@ -250,7 +250,40 @@ def test_without_a_sink_and_a_take_that_is_too_short():
     model, trace = script(DeCoPrune(mode="valley", sink_chunks=0), 18, 6, wrong=HALF)
     assert model.histories[2] == whole(0, 1)
     assert trace.scores["threshold"] is None and sum(trace.scores["counts"]) == 0
-    assert any("found no threshold: 2 chunk(s) were scored" in note for note in trace.notes)
+    note = "found no threshold: 2 chunks were scored, and it needs 3 to 4."
+    assert note in trace.notes[-1] and "scored the prediction" in trace.notes[0]
+
+
+@pytest.mark.parametrize(
+    "chunks, options, says",
+    [
+        (0, {}, "no chunk was scored. All"),
+        (1, {}, "1 chunk was scored, and it needs 3 to 4."),
+        (2, dict(unit=3), "2 chunks were scored, and it needs 9 to 12."),
+        (1, dict(waiting_chunks=3), "1 chunk was scored, and it needs 3."),
+        (1, dict(waiting_chunks=2), "1 chunk was scored, and it needs 2."),
+        (0, dict(waiting_chunks=0), "no chunk was scored."),
+    ],
+)
+def test_the_note_says_how_many_chunks_a_threshold_needs(chunks, options, says):
+    valley = seen(*[scores_of((72, 1e-3), (24, 1.0))] * chunks, **options)
+    assert valley.threshold is None
+    assert says in valley.notes[0]
+
+
+def test_a_take_too_short_to_be_scored_names_no_scored_step():
+    _, trace = script(DeCoPrune(mode="valley"), 6, 6)
+    assert len(trace.notes) == 1 and "no chunk was scored" in trace.notes[0]
+
+
+def test_where_a_bound_decides_the_note_does_not_call_it_the_valley():
+    new = 10 ** (torch.arange(900) / 900)
+    (note,) = seen(*[torch.cat([scores_of((100, 1e-3)), new])] * 3).notes
+    assert "above which 0.6 of this take's scores lie: 4 times target_keep, the most" in note
+    predictable = 10 ** (torch.arange(1000) / 1000 - 3)
+    with_new = torch.cat([predictable, scores_of((10, 1.0))])
+    (note,) = seen(*[with_new] * 3, *[predictable] * 57).notes
+    assert "above which 0.005 of this take's scores lie: a 30th of target_keep" in note
 
 
 def test_the_notes_name_the_threshold_and_from_which_chunk_on():

@@ -50,6 +50,12 @@ def test_it_selects_from_the_first_full_window_to_the_end(window, chunk, first):
     assert "ragged attention by" in notes[-1]
 
 
+def test_the_note_says_with_how_many_frames_in_reach_selection_began():
+    """Window 21, sink 3: 5 chunks of 4 fit while nothing has left, 4 and the sink (19) later."""
+    _, notes = take(SinkWindow(3, 21, "shifted"), 29, 4)
+    assert "from 20 latent frames in reach on" in notes[-1]
+
+
 @pytest.mark.parametrize("chunk, first", [(1, 20), (3, 18), (4, 16), (5, 15), (8, 8), (24, 24)])
 @pytest.mark.parametrize("retention", [FullKV(), DeCoPrune(gamma=-1.0)], ids=repr)
 def test_without_a_window_the_published_21_frames_count_in_whole_chunks(retention, chunk, first):
