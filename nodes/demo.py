@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 from ..demo.load import load_demo_world
 from ..demo.world import CAMERA_PATHS, camera_control
+from ..host.model.tensors import samples_of
 from .sockets import CATEGORY, ControlSocket
 
 
@@ -75,4 +76,4 @@ class DemoCamera(io.ComfyNode):
 
     @classmethod
     def execute(cls, latent, path, away_frames, start):
-        return io.NodeOutput(camera_control(latent["samples"].shape, path, away_frames, start))
+        return io.NodeOutput(camera_control(samples_of(latent).shape, path, away_frames, start))

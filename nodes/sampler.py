@@ -5,6 +5,7 @@ from dataclasses import replace
 from comfy_api.latest import io, ui
 
 from ..host.files.results import graph_of, named
+from ..host.model.tensors import samples_of
 from ..host.show.result_files import stats_result
 from ..host.take.memory_wire import NOT_KEPT, kept, require_kept
 from ..host.take.request import TakeRequest
@@ -186,7 +187,7 @@ class ARVideoSamplerSelect(io.ComfyNode):
         request = TakeRequest(
             policy=kv_policy,
             chunk_frames=chunk_frames,
-            prefix=prefix and prefix["samples"],
+            prefix=None if prefix is None else samples_of(prefix, "prefix"),
             control=control,
             drop_given=drop_given,
             memory=kept(kv_memory),

@@ -20,7 +20,8 @@ class ChunkRow:
     allocated_bytes: int  # the buffers that hold them
     # Of all work on this chunk, wherever it ran, and on anchors that it was the first to wait for.
     seconds: float
-    seconds_by_phase: dict[str, float]  # denoise, probe, clean, recache, policy
+    # denoise, probe, clean, recache, policy; with a stream also video (decode and write) and save
+    seconds_by_phase: dict[str, float]
     # Of the buffers, those that are in main memory by choice (KV Storage), whatever the device. The
     # name is a key of the stats' JSON; elsewhere in the code "host" is ComfyUI.
     host_bytes: int = 0

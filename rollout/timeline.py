@@ -42,6 +42,7 @@ class PromptStart:
     in_pixels: bool = False
     # the start in the user's own words, where these are not latent frames
     written: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)  # number in its timeline; 0: of no timeline
 
     def __post_init__(self):
         if self.mode not in SWITCHES:
@@ -62,6 +63,10 @@ class PromptStart:
 
     def frame(self, compression: int) -> int:
         return latent_frame_of(self.start, compression) if self.in_pixels else self.start
+
+    @property
+    def as_written(self) -> str:
+        return self.written or str(self.start)
 
     def describe(self, compression: int) -> str:
         """Where it begins, in words."""
@@ -87,7 +92,7 @@ def parse_timeline(
                 f"Line {number} of the timeline begins where an earlier line does. Give each "
                 "prompt a start of its own."
             )
-        start = replace(start, recache_frames=recache_frames)
+        start = replace(start, recache_frames=recache_frames, line=number)
         if found:  # the first prompt comes in with the take
             start = replace(start, mode=mode, blend=blend)
         found.append((start, prompt))

@@ -83,6 +83,16 @@ class Trace:
         with self._lock:
             self._phases[chunk.index, name] += perf_counter() - began
 
+    @contextmanager
+    def phase_after(self, name: str) -> Iterator[None]:
+        """Count the time of what is done inside to the chunk that was finished last."""
+        began = perf_counter()
+        yield
+        seconds = perf_counter() - began
+        row = self.rows[-1]
+        phases = {**row.seconds_by_phase, name: row.seconds_by_phase.get(name, 0.0) + seconds}
+        self.rows[-1] = replace(row, seconds=row.seconds + seconds, seconds_by_phase=phases)
+
     def measure(self, session: Session, forward: Forward):
         """Look into the caches as a forward sees them. What it holds goes into its chunk's row,
         unless it works ahead of the chunk.

@@ -14,6 +14,7 @@ from ...rollout.take_plan import TakePlan
 from ..model.backbone import read_geometry
 from ..model.compute_dtype import compute_dtype
 from ..model.profiles import ARProfile, profile_of
+from ..model.tensors import samples_of
 from .budget import Budget, budget_of, token_bytes
 
 
@@ -35,7 +36,7 @@ def budget_of_inputs(
     # 1. The take, with what the inputs leave open from the model's profile.
     profile = profile_of(model.model_options) or ARProfile()
     policy = policy or profile.policy()
-    shape, given_frames = _checked_sizes(latent["samples"], prefix, prompts)
+    shape, given_frames = _checked_sizes(samples_of(latent), prefix, prompts)
     chunk_frames = min(chunk_frames or profile.chunk_frames, shape[2])
     sigmas = profile.take_sigmas(model.get_model_object("model_sampling"), steps)
     take = Take(shape[2], given_frames, tuple(sigmas.tolist()), seed=0)
@@ -64,7 +65,7 @@ def _checked_sizes(
 ) -> tuple[tuple[int, ...], int]:
     """The latent's shape and the number of given latent frames. ValueError with a sentence."""
     shape = tuple(samples.shape)
-    given_frames = 0 if prefix is None else prefix["samples"].shape[2]
+    given_frames = 0 if prefix is None else samples_of(prefix, "prefix").shape[2]
     if len(shape) != 5 or given_frames >= shape[2]:
         raise ValueError(
             f"The latent has the shape {list(shape)} and the prefix {given_frames} latent frames. "

@@ -39,7 +39,7 @@ def save(memory: KVMemory, filename_prefix: str) -> tuple[str, str]:
     # An empty partial file takes the name: the host counts it when it numbers the next files.
     with names.writing(path):
         partial_of(path).open("x").close()
-    logging.info("Keepsake: writing %s to %s", memory.report(), path)
+    logging.info("Keepsake: %s Writing it to %s", memory.report(), path)
     save_memory(memory, path)
     name = os.path.relpath(path, folder)
     return name, f"{memory.report()} Written to {os.path.join(FOLDER, name)}."

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...kv_policies import Schedule
 from ..model.backbone import control_channels
 from ..model.profiles import ARProfile
+from ..model.tensors import require_finite_input
 
 UNCUTTABLE = {
     "area": "an area",
@@ -33,6 +34,11 @@ def active_conditionings(guider) -> dict[str, list[dict]]:
     if is_plain and math.isclose(guider.cfg, 1.0) and not runs_all:
         active.pop("negative", None)
     return active
+
+
+def prompt_name(group: str) -> str:
+    """What notes call the prompts of a guider's group."""
+    return "prompt" if group == "positive" else f"{group} prompt"
 
 
 def has_hooks(guider) -> bool:
@@ -68,7 +74,12 @@ def check_conditioning(
 ):
     """Refuse conditionings that cannot be cut into chunks, and a control of the wrong length."""
     needs_control = profile is not None and profile.needs_control
-    for cond in _all_of(active_conditionings(guider)):
+    active = active_conditionings(guider)
+    for name, group in active.items():
+        for value in [value for cond in group for value in cond.values()]:
+            if torch.is_tensor(value):
+                require_finite_input(prompt_name(name), value)
+    for cond in _all_of(active):
         for key, name in UNCUTTABLE.items():
             if cond.get(key) is not None:
                 raise ValueError(
@@ -92,6 +103,7 @@ def check_conditioning(
             )
     if control is not None:
         _check_control(model, control, shape)
+        require_finite_input("control", control)
 
 
 def _check_control(model, control: Tensor, shape: tuple[int, ...]):

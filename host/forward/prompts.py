@@ -13,7 +13,7 @@ import torch.nn.functional as functional
 from ...kv_policies import Chunk, Cue, KVPolicy
 from ...rollout.timeline import Mix, PromptStart, parse_timeline, plan_prompts
 from ..keys import PROMPT_START
-from .conditioning import active_conditionings
+from .conditioning import active_conditionings, prompt_name
 
 OWN = (PROMPT_START, "uuid", "model_conds")  # what may differ between equal prompts
 
@@ -73,11 +73,6 @@ class Prompts:
             cond = _mixed(before, after, mix.weight)
             now.conds[track.group].append({**cond, "uuid": (first["uuid"], mix)})
         return now
-
-
-def prompt_name(group: str) -> str:
-    """What notes call the prompts of a guider's group."""
-    return "prompt" if group == "positive" else f"{group} prompt"
 
 
 def stream_and_prompt(uuid) -> tuple:
@@ -150,6 +145,7 @@ def _tracks_of(
 ) -> tuple[list[PromptTrack], list[str]]:
     """The i-th conditioning of each start belongs to track i; also notes."""
     # 1. The conditionings by where they begin; as many at each.
+    _refuse_lines_that_meet(name, group, compression)
     by_start: dict[int, list[int]] = {}
     for place, cond in enumerate(group):
         by_start.setdefault(_start_of(cond).frame(compression), []).append(place)
@@ -179,6 +175,27 @@ def _tracks_of(
         starts = tuple(_start_of(group[place]) for place in places)
         tracks.append(PromptTrack(name, tuple(places), starts))
     return tracks, notes
+
+
+def _refuse_lines_that_meet(name: str, group: list[dict], compression: int):
+    """ValueError, in a sentence, where two lines of one timeline begin at the same latent frame."""
+    lines: dict[int, PromptStart] = {}  # of one timeline, by latent frame
+    for cond in group:
+        start = _start_of(cond)
+        frame = start.frame(compression)
+        if not start.line or frame == 0:  # none of a timeline, or its first line
+            lines = {}
+        if not start.line:
+            continue
+        if frame in lines:
+            other = lines[frame]
+            raise ValueError(
+                f"Lines {other.line} and {start.line} of the {prompt_name(name)}'s timeline, "
+                f"'{other.as_written}' and '{start.as_written}', begin at the same latent frame, "
+                f"{frame}. Give each line a start of its own; a latent frame lasts {compression} "
+                "pictures."
+            )
+        lines[frame] = start
 
 
 def _start_of(cond: dict) -> PromptStart:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..forward.attention import require_patched
 from ..model.backbone import require_wan
+from ..model.tensors import require_finite_input
 from .sampling_call import SamplingCall
 
 SPARSE_ATTENTION = "block_sparse_attention"  # the host's key of that node's callbacks
@@ -147,4 +148,5 @@ def given_latents(guider, shape: tuple[int, ...], prefix: Tensor | None) -> Tens
             "is left to make. "
             f"The latent's length counts given and new frames: use at least {prefix.shape[2] + 1}."
         )
+    require_finite_input("prefix", prefix)
     return prefix.expand(batch, *prefix.shape[1:])

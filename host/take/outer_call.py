@@ -12,6 +12,7 @@ from ..budget.refusal import refuse_what_cannot_fit
 from ..budget.report import budget_line
 from ..forward.conditioning import connect_control
 from ..keys import OUTER_CALL
+from ..model.tensors import require_finite_input
 from .plan import HostPlan
 from .planning import plan_take
 from .sampling import ARVideoSampler
@@ -40,6 +41,8 @@ def prepare_take(
                 "A noise mask cannot be used with AR sampling, which makes a take from its start. "
                 "Remove the mask."
             )
+        if latent_image is not None:
+            require_finite_input("latent", latent_image)
         # 1. The plan: the node's, where nothing has changed since; else a new one.
         call = SamplingCall.of(guider, noise.shape, sigmas, seed)
         if sampler.plan is None or sampler.plan.call != call:

@@ -18,6 +18,7 @@ from ...rollout.stats import KVStats
 from ..files.growing_files import GrowingFiles, StreamToFile
 from ..forward.conditioning import has_hooks
 from ..model.profiles import ARProfile, profile_of
+from ..model.tensors import samples_of
 from .outer_call import plan_ahead
 from .patch import patch
 from .request import TakeRequest
@@ -66,7 +67,7 @@ def sample_take(
     # 2. The latent, and the files that the take goes on in.
     batch_index = latent.get("batch_index")
     samples = comfy.sample.fix_empty_latent_channels(
-        model, latent["samples"], *(latent.get(key) for key in EMPTY_LATENT_RATIOS)
+        model, samples_of(latent), *(latent.get(key) for key in EMPTY_LATENT_RATIOS)
     )
     files = stream.open(model) if stream else None
     if files and on_files:
@@ -77,7 +78,7 @@ def sample_take(
     request = TakeRequest(
         policy=policy,
         chunk_frames=chunk_frames,
-        prefix=None if prefix is None else prefix["samples"],
+        prefix=None if prefix is None else samples_of(prefix, "prefix"),
         control=control,
         noise_index=batch_index,
         memory=memory,

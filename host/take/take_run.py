@@ -128,7 +128,8 @@ class TakeRun:
         self.peaks.look()
         if self.files:
             raw = self.guider.inner_model.process_latent_out(latents.to(torch.float32))
-            self.files.add(raw)
+            with self.trace.phase_after("video"):  # decoded and written
+                self.files.add(raw)
         self.messages.tell_page(self.trace)
 
     def _save_piece(self, rollout: Rollout):
@@ -143,7 +144,8 @@ class TakeRun:
 
         if self.files:
             ended = rollout.piece.stop == len(self.take_plan.chunks)
-            self.files.save(memory_from(self.files.saved), ended)
+            with self.trace.phase_after("save"):
+                self.files.save(memory_from(self.files.saved), ended)
         if self.on_memory and rollout.piece.stop == self.take_plan.piece.stop:
             self.on_memory(memory_from(0))
 

@@ -234,3 +234,11 @@ def test_a_file_that_is_gone_is_a_sentence(folder):
         KVMemoryError, match="There is no take_00001_.safetensors in output/kv_memory"
     ):
         memory_files.load(name)
+
+
+def test_the_log_says_what_is_written_in_sentences(folder, caplog):
+    with caplog.at_level("INFO"):
+        memory_files.save(memory_of(2), "take")
+    assert re.search(
+        r"Keepsake: KV memory of 2 latent frames: .* MiB\. Writing it to ", caplog.text
+    )

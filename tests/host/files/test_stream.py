@@ -106,6 +106,7 @@ def test_a_streamed_take_is_the_take_and_its_video_all_of_its_pictures(model, va
     plain, _ = make(model, vae, stream=False)
     latents, stats = make(model, vae)
     assert torch.equal(latents, plain)
+    assert all({"video", "save"} <= set(row.seconds_by_phase) for row in stats.chunks)
     streamed, shown = (
         pictures_of(output / "take_00001_.mp4"),
         vae.decode(plain).reshape(-1, 32, 48, 3),

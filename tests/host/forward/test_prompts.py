@@ -258,6 +258,26 @@ def test_the_nodes_make_one_conditioning():
         PromptAtFrame.execute(timeline, timeline, 20, "swap", 0, 12)
 
 
+def test_lines_of_a_timeline_that_meet_through_their_units_are_named(model):
+    _, clip, _ = load_demo_world()
+
+    def timeline(text):
+        conditioning = PromptTimeline.execute(clip, text, 16.0, "swap", 0, 9).args[0]
+        return [[tiny.prompt(4)[0][0], options] for _, options in conditioning]
+
+    says = (
+        "Lines 2 and 3 of the prompt's timeline, '2s' and '8', begin at the same latent frame, 8. "
+        "Give each line a start of its own"
+    )
+    met = timeline("0: downtown\n2s: harbour\n8: old town")
+    for positive in (met, met + timeline("\n\n\n0: downtown")):
+        with pytest.raises(ValueError, match=says):
+            take(model, positive)
+    # Two timelines that change together are no such lines.
+    apart = timeline("0: downtown\n2s: harbour") + timeline("\n\n0: downtown\n8: old town")
+    assert take(model, apart)[1].streams == 2
+
+
 def test_a_take_that_ends_in_a_recache_leaves_nothing(model):
     def live():
         gc.collect()

@@ -209,6 +209,38 @@ def test_weights_that_give_no_finite_numbers_are_named():
         tiny.ours(broken, tiny.noise_of(2, **tiny.SIZE), 2)
 
 
+def spoilt(shape, value):
+    latent = torch.zeros(shape)
+    latent.flatten()[5] = value
+    return latent
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["latent", "prefix", "prompt", "negative prompt", "control"])
+def test_an_input_that_is_not_finite_is_named_before_any_forward(name, value):
+    model = tiny.tiny_model(in_dim=32 if name == "control" else 16)
+    inputs = {
+        "latent": lambda: dict(samples=spoilt((1, 16, 4, 4, 4), value)),
+        "prefix": lambda: dict(prefix={"samples": spoilt((1, 16, 1, 4, 4), value)}),
+        "prompt": lambda: dict(positive=[[spoilt(tiny.prompt(1)[0][0].shape, value), {}]]),
+        "negative prompt": lambda: dict(
+            negative=[[spoilt(tiny.prompt(1)[0][0].shape, value), {}]], cfg=3.0
+        ),
+        "control": lambda: dict(control=spoilt((1, 16, 4, 4, 4), value)),
+    }[name]()
+    steps = []
+    with pytest.raises(ValueError, match=f"The {name} holds numbers that are not finite"):
+        sample(model, **inputs, callback=lambda *progress: steps.append(progress))
+    assert not steps
+
+
+def test_a_latent_without_samples_is_refused(model):
+    with pytest.raises(ValueError, match="The latent has no 'samples' .it holds frames."):
+        sample(model, latent={"frames": 3})
+    with pytest.raises(ValueError, match="The prefix has no 'samples' .it holds nothing."):
+        sample(model, prefix={})
+
+
 # -- numbers that come by wire, where no widget holds them to a range
 
 
@@ -217,9 +249,9 @@ def sample(model, **inputs):
     return sample_take(
         model,
         inputs.pop("positive", tiny.prompt(1)),
-        None,
-        1.0,
-        latent,
+        inputs.pop("negative", None),
+        inputs.pop("cfg", 1.0),
+        inputs.pop("latent", latent),
         **{"seed": 0, "steps": 2, "chunk_frames": 2, **inputs},
     )
 

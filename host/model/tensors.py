@@ -1,0 +1,26 @@
+"""Tensors that nodes hand on: taken out of their wrappings, and checked for what no forward can be
+made with.
+"""
+
+import torch
+from torch import Tensor
+
+
+def samples_of(latent: dict, name: str = "latent") -> Tensor:
+    """The tensor of a LATENT; ValueError, in a sentence, where it holds none."""
+    if "samples" not in latent:
+        got = ", ".join(map(str, latent)) or "nothing"
+        raise ValueError(
+            f"The {name} has no 'samples' (it holds {got}). Connect the output of a latent node, "
+            "such as EmptyARVideoLatent or VAE Encode."
+        )
+    return latent["samples"]
+
+
+def require_finite_input(name: str, values: Tensor):
+    """ValueError, in a sentence that names the input, for NaN or infinite numbers in it."""
+    if not torch.isfinite(values).all():
+        raise ValueError(
+            f"The {name} holds numbers that are not finite (NaN or infinity), so no frame could be "
+            f"made from it. Look at the node that makes the {name}."
+        )
