@@ -11,6 +11,7 @@ from . import TESTED_HOSTS
 
 # By module: the names that host/, demo/ and nodes/ import from it or read of it.
 NAMES = {
+    "comfy.cli_args": "args.disable_metadata",
     "comfy.conds": "is_equal",
     "comfy.latent_formats": "Wan21",
     "comfy.ldm.flux.math": "apply_rope1",
@@ -43,16 +44,18 @@ NAMES = {
     "comfy_api.latest": (
         "ComfyExtension io.Boolean.Input io.Clip.Input io.Clip.Output io.Combo.Input io.ComfyNode "
         "io.Conditioning.Input io.Conditioning.Output io.Custom io.Float.Input "
-        "io.Hidden.dynprompt io.Image.Input io.Image.Output io.Int.Input io.Latent.Input "
+        "io.FolderType.output io.FolderType.temp io.Hidden.dynprompt io.Hidden.extra_pnginfo "
+        "io.Hidden.prompt io.Image.Input io.Image.Output io.Int.Input io.Latent.Input "
         "io.Latent.Output io.Model.Input io.Model.Output io.NodeOutput io.Sampler.Output "
         "io.Schema io.Sigmas.Input io.String.Input io.String.Output io.Vae.Input io.Vae.Output "
-        "ui.PreviewImage"
+        "ui.PreviewImage ui.PreviewVideo ui.SavedResult"
     ),
     "comfy_execution.progress": "get_progress_state",
     "comfy_execution.utils": "get_executing_context",
     "folder_paths": (
         "filename_list_cache.pop folder_names_and_paths.get get_filename_list get_full_path "
-        "get_full_path_or_raise get_output_directory get_save_image_path models_dir"
+        "get_full_path_or_raise get_output_directory get_save_image_path get_temp_directory "
+        "models_dir"
     ),
     "latent_preview": "prepare_callback",
     "node_helpers": "conditioning_set_values",

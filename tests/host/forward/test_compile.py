@@ -1,5 +1,8 @@
 """A MODEL behind ComfyUI's TorchCompileModel: what is compiled serves all layers and chunks."""
 
+import gc
+
+import pytest
 import torch
 import torch._dynamo
 from comfy_api.torch_helpers import set_torch_compile_wrapper
@@ -7,6 +10,15 @@ from keepsake.kv_policies import KVPolicy, SinkWindow
 from support import tiny
 
 LAYERS = 10  # more than torch.compile's limit of eight versions of a function
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """Compiled code, and the fake tensors that it was traced with, live for this file alone."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+    gc.collect()
 
 
 def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles():
@@ -17,7 +29,6 @@ def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles():
     compiled = model.clone()
     blocks = [f"diffusion_model.blocks.{layer}" for layer in range(LAYERS)]
     set_torch_compile_wrapper(compiled, backend="eager", keys=blocks)
-    torch._dynamo.reset()
 
     def take(model):
         sampler = tiny.sampler(KVPolicy(SinkWindow(1, 4)), 1)
