@@ -4,6 +4,7 @@ opened late finds the rows before it in a temp file, which each message names.
 
 import json
 import logging
+from pathlib import Path
 
 from comfy_execution.progress import get_progress_state
 from comfy_execution.utils import get_executing_context
@@ -34,6 +35,8 @@ class TakeMessages:
         self.total_frames = total_frames
         self.item: int | None = None  # in work
         self.sent = 0  # rows of that item
+        self.path: Path | None = None  # of the item's file
+        self.file: dict | None = None  # the same as the page names it
 
     def tell_page(self, trace: Trace):
         """Send the new rows of the batch item in work to the page that queued the run.
