@@ -168,16 +168,15 @@ class Session:
         stream.forwards[forward.cache] += layer == 0
         if writes:
             stream.count_layer(forward.cache, layer)
-        views = stream.views(forward)
+        views = [view for view in stream.views(forward) if view.heads(layer)]
         if len(views) == 1:  # all heads together: no gather, no scatter
             return self._attend_in(forward, stream, layer, q, k, v, views[0], attention, writes)
         out = torch.empty_like(q)
         for view in views:
             heads = view.bank.head_index[layer]
-            if len(heads):
-                sides = (side[:, :, heads] for side in (q, k, v))
-                read = self._attend_in(forward, stream, layer, *sides, view, attention, writes)
-                out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
+            sides = (side[:, :, heads] for side in (q, k, v))
+            read = self._attend_in(forward, stream, layer, *sides, view, attention, writes)
+            out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
     def _attend_in(

@@ -125,6 +125,8 @@ class Stream:
                 f"it has the memories {', '.join(saved) or 'none'}, and this policy's are "
                 f"{', '.join(self.caches)}"
             )
+        if HISTORY in self.caches:
+            self.retention.split_again(self.caches[HISTORY])
         for name, cache in self.caches.items():
             cache.restore(saved[name])
 

@@ -94,6 +94,32 @@ class Bank:
             setattr(self, name, new)
         self.capacity = capacity
 
+    def take_names(self, other: "Bank", rows: Tensor, frames: int):
+        """Begin with `rows` (row numbers, long, ascending) of another bank, with room for `frames`
+        latent frames; `take_rows` brings their keys and values. This bank has no row yet.
+        """
+        self.capacity = frames * self.geometry.tokens_per_frame
+        for name in COLUMNS:
+            new = getattr(self, name).new_empty(self.capacity)
+            new[: len(rows)] = getattr(other, name)[rows]
+            setattr(self, name, new)
+        self.length = self.committed = len(rows)
+
+    def take_rows(self, other: "Bank", rows: Tensor, layer: int):
+        """Copy a layer's keys and values of these rows, of the heads that are this bank's, from a
+        bank of all heads.
+        """
+        heads = self.head_index[layer]
+        self.store.take(layer, self.capacity, other.pages[layer], rows, heads)
+
+    def free_layer(self, layer: int):
+        """Drop a layer's rows: nothing reads this bank again."""
+        self.store.layers[layer] = None
+
+    def layer_bytes(self, layer: int) -> int:
+        """Allocated bytes of one layer's rows."""
+        return self.pages[layer].nbytes()
+
     def write(self, layer: int, k: Tensor, v: Tensor):
         """Overwrite the rows of the chunk in work, `[1, N, H, D]` each."""
         self.store.write(layer, slice(self.committed, self.length), k, v)

@@ -1,6 +1,10 @@
 """A KV cache of one stream."""
 
+from dataclasses import replace
+from functools import partial
+
 import torch
+from torch import Tensor
 
 from ..state import State, list_of
 from ..take import BankPlan, Geometry, Span
@@ -20,10 +24,8 @@ class KVCache:
         device: torch.device,
     ):
         self.geometry = geometry
-        self.banks = [
-            Bank(geometry, plan, storage, dtype, device, number)
-            for number, plan in enumerate(plans)
-        ]
+        self._bank = partial(Bank, geometry, storage=storage, dtype=dtype, device=device)
+        self.banks = [self._bank(plan, number=number) for number, plan in enumerate(plans)]
         self._check_heads()
 
     def _check_heads(self):
@@ -34,6 +36,30 @@ class KVCache:
                 raise RuntimeError(
                     "A KV policy's banks must share out all heads of every layer, each head once."
                 )
+
+    def split(self, plans: list[BankPlan], rows: list[Tensor]):
+        """Share out the heads of the first bank, which has had them all, among all banks, between
+        two chunks. Each becomes the bank of its plan and begins with its `rows` (row numbers of the
+        first bank, long, ascending).
+
+        A layer's old rows go before the next layer's new ones are allocated.
+        """
+        whole = self.banks[0]
+        self.banks = [
+            self._bank(replace(plan, frames=0), number=number) for number, plan in enumerate(plans)
+        ]
+        self._check_heads()
+        for bank, plan, taken in zip(self.banks, plans, rows, strict=True):
+            bank.take_names(whole, taken, plan.frames)
+        layer_bytes = 0  # most that one layer's new rows take
+        for layer in range(self.geometry.layers):
+            for bank, taken in zip(self.banks, rows):
+                bank.take_rows(whole, taken, layer)
+            whole.free_layer(layer)
+            layer_bytes = max(layer_bytes, sum(bank.layer_bytes(layer) for bank in self.banks))
+        whole.free()
+        picked_bytes = 2 * whole.side_bytes(max(map(len, rows)))  # rows, then their heads
+        self.banks[0].copied_bytes = max(whole.copied_bytes, layer_bytes + picked_bytes)
 
     def reserve(self, span: Span, shot: int = 0):
         for bank in self.banks:

@@ -62,6 +62,16 @@ class Pages:
             new[:, :length] = old[:, :length]
             setattr(self, name, new)
 
+    def take(self, capacity: int, source: Pages, rows: Tensor, heads: Tensor):
+        """Make room for `capacity` rows, which begin with `rows` of some `heads` of other pages
+        (both long, at `place`). These pages have no row yet.
+        """
+        for name in ("k", "v"):
+            old = getattr(source, name)
+            new = self._empty((1, capacity, len(heads), old.shape[3]), old)
+            new[:, : len(rows)] = old[:, rows][:, :, heads]
+            setattr(self, name, new)
+
     def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return like.new_empty(shape)
 
@@ -137,6 +147,11 @@ class BankPages:
         """Make room for `capacity` rows; the first `length` rows stay."""
         for pages in self.layers:
             pages.grow(capacity, length)
+
+    def take(self, layer: int, capacity: int, source: Pages, rows: Tensor, heads: Tensor):
+        """Make room in a layer and begin with rows of other pages, see `Pages.take`."""
+        place = self.layers[layer].place
+        self.layers[layer].take(capacity, source, rows.to(place), heads.to(place))
 
     def state(self, length: int) -> list[State]:
         """The first `length` rows of each layer, copied to the CPU."""

@@ -74,6 +74,11 @@ class RetentionRun:
     def restore(self, state: State):
         """Take over what `state` gave; KVMemoryError where it cannot be that."""
 
+    def split_again(self, cache: KVCache):
+        """After `restore`, before the saved rows come into the empty cache: share out its heads as
+        this run had done.
+        """
+
 
 @dataclass(frozen=True)
 class Retention(ABC):

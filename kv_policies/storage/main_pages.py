@@ -195,6 +195,11 @@ class MainBankPages(BankPages):
         super().grow(capacity, self.history)
         self.ring.grow(capacity * self.row_numbers)
 
+    def take(self, layer: int, capacity: int, source: Pages, rows: Tensor, heads: Tensor):
+        super().take(layer, capacity, source, rows, heads)
+        self.history = len(rows)
+        self.ring.grow(capacity * self.row_numbers)
+
     def restore(self, state: State, length: int, held: int):
         self.ring.forget()
         self.history = length
