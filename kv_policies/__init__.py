@@ -23,6 +23,7 @@ from .schedule.rolling_forcing import RollingForcing
 from .schedule.schedule import Schedule, Stage
 from .selection.directed_forcing import DirectedForcing
 from .selection.head_table import HeadTable
+from .selection.monarch_rt import MonarchRT
 from .selection.selection import Attention, ReadAll, Selection, SelectionRun
 from .state import KVMemoryError, State
 from .storage.kv_storage import KVStorage
@@ -50,6 +51,6 @@ RETENTIONS = (  # what tests iterate over
     ReversePrune,
     TempDiffPrune,
 )
-SELECTIONS = (ReadAll, DirectedForcing)
+SELECTIONS = (ReadAll, DirectedForcing, MonarchRT)
 SCHEDULES = (CleanPass, FlashForward, Hierarchical, RollingForcing, ContextRecompute)
 STORAGES = (Storage, KVStorage)

@@ -37,6 +37,7 @@ class KVPolicy:
         take.
         """
         self._check_slots()
+        self._check_frames()
         self.retention.check(geometry, take)
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
@@ -61,6 +62,16 @@ class KVPolicy:
             if is_filled and is_useless:
                 part = type(getattr(self, slot)).__name__
                 raise ValueError(refusal.format(slot=slot, part=part))
+
+    def _check_frames(self):
+        """Raise ValueError when a selection reads whole frames and the retention keeps parts."""
+        if self.selection.needs_whole_frames and not self.retention.whole_frames:
+            selection, retention = type(self.selection).__name__, type(self.retention).__name__
+            raise ValueError(
+                f"{selection} reads whole latent frames, and {retention} keeps single tokens of "
+                "them, or other ones in each layer. "
+                "Remove one of the two, or use a retention of whole frames, such as SinkWindow."
+            )
 
     def describe(self) -> dict:
         """Name and parameters of each slot, for the stats and for saved memories; of a schedule's

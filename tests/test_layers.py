@@ -32,7 +32,7 @@ PLAIN = {
     "weakref",
 }
 MAY_IMPORT = {  # room: (the other rooms it may import, packages)
-    "kv_policies": (set(), {"torch", "flash_attn"}),  # flash_attn: when it is there
+    "kv_policies": (set(), {"torch", "flash_attn", "wan"}),  # the last two: when they are there
     "rollout": ({"kv_policies"}, {"torch", "safetensors", "os", "shutil", "zlib"}),
     "host": (
         {"rollout", "kv_policies"},

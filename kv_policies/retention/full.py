@@ -3,6 +3,7 @@ sampler does.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..take import BankPlan, Geometry, Take
 from .retention import Retention, RetentionRun
@@ -11,6 +12,8 @@ from .retention import Retention, RetentionRun
 @dataclass(frozen=True)
 class FullKV(Retention):
     """Every token of every chunk stays."""
+
+    whole_frames: ClassVar = True
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:
         return geometry.tokens_per_frame

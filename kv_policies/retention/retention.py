@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,6 +101,9 @@ class Retention(ABC):
         """
 
     # For the other slots and for prompt changes: what the cache looks like.
+
+    # True: of a latent frame all tokens stay or none, the same ones in all layers of a bank
+    whole_frames: ClassVar[bool] = False
 
     def full_frames(self, geometry: Geometry) -> int | None:
         """Latent frames in reach, the chunk in work included, with which the window counts as full;

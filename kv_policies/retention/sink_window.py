@@ -3,6 +3,7 @@ arXiv 2509.22622).
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -27,6 +28,7 @@ class SinkWindow(Retention):
     sink_frames: int = 3
     window_frames: int = 21
     sink_rope: str = "absolute"
+    whole_frames: ClassVar = True
 
     def __post_init__(self):
         if self.sink_rope not in SINK_ROPE:

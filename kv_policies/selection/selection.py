@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -48,6 +48,9 @@ class SelectionRun:
 
 class Selection(ABC):
     """Slot 2: what each query reads of what stayed."""
+
+    # True: the rows that it reads must be whole latent frames, see `Retention.whole_frames`
+    needs_whole_frames: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, geometry: Geometry, take: Take, full_frames: int | None) -> SelectionRun:

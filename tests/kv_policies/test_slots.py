@@ -13,6 +13,7 @@ from keepsake.kv_policies import (
     DirectedForcing,
     KVPolicy,
     KVStorage,
+    MonarchRT,
     ReadAll,
     Retention,
     RollingForcing,
@@ -25,7 +26,11 @@ from keepsake.kv_policies import (
 from .. import fake
 
 TAKE = Take(60, 0, (1.0, 0.9, 0.8, 0.0), 0)
-SELECTED = {(CleanPass, DirectedForcing), (RollingForcing, DirectedForcing)}
+SELECTED = {
+    (schedule, selection)
+    for schedule in (CleanPass, RollingForcing)
+    for selection in (DirectedForcing, MonarchRT)
+}
 HELD = {(CleanPass, KVStorage)}
 
 

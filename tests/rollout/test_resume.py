@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     KVMemoryError,
     KVPolicy,
     KVStorage,
+    MonarchRT,
     RollingForcing,
     SinkWindow,
     Take,
@@ -73,6 +74,7 @@ POLICIES = [
     ),
     KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6)),
     KVPolicy(SinkWindow(1, 8), DirectedForcing(uniform_budget=4)),
+    KVPolicy(SinkWindow(2, 7, "shifted"), MonarchRT(2)),
     KVPolicy(
         selection=DirectedForcing(uniform_budget=4, active_from=6), schedule=RollingForcing(15)
     ),

@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
     HeadTable,
     KVPolicy,
     KVStorage,
+    MonarchRT,
     ReadAll,
     RollingForcing,
     SinkWindow,
@@ -80,6 +81,7 @@ def draw_selection(draw):
                 draw.randint(0, 8),
                 table,
             ),
+            MonarchRT(draw.randint(1, 2)),
         ]
     )
 

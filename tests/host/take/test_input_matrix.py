@@ -16,6 +16,7 @@ from keepsake.kv_policies import (
     HeadMap,
     Hierarchical,
     KVPolicy,
+    MonarchRT,
     RandomPrune,
     ReversePrune,
     RollingForcing,
@@ -38,6 +39,7 @@ PARAMETERS = {
     **dict.fromkeys(CONTROLS, dict(of=DeCoPrune(**PRUNING))),
     DeCoPrune: PRUNING,
     SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
+    MonarchRT: dict(h_reduce=2),
     DeCoPruneHS: dict(
         **PRUNING,
         head_map=HeadMap("tiny", 4, ((0, 1),) * 2),
@@ -53,6 +55,9 @@ PARAMETERS = {
 }
 
 
+WHOLE = SinkWindow(**PARAMETERS[SinkWindow])
+
+
 def with_parameters(kinds) -> dict:
     """One policy of each kind, by its name."""
     return {kind.__name__: kind(**PARAMETERS.get(kind, {})) for kind in kinds}
@@ -61,7 +66,7 @@ def with_parameters(kinds) -> dict:
 POLICIES = {
     **{name: KVPolicy(retention) for name, retention in with_parameters(RETENTIONS).items()},
     **{
-        name: KVPolicy(DeCoPrune(**PRUNING), selection)
+        name: KVPolicy(WHOLE if selection.needs_whole_frames else DeCoPrune(**PRUNING), selection)
         for name, selection in with_parameters(SELECTIONS).items()
     },
     **{name: KVPolicy(schedule=schedule) for name, schedule in with_parameters(SCHEDULES).items()},
