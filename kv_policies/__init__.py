@@ -11,6 +11,7 @@ from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
 from .retention.full import FullKV
 from .retention.head_map import HeadMap
+from .retention.infinity_rope import InfinityRope
 from .retention.pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .retention.retention import Probe, Retention, RetentionRun
 from .retention.scores import ScoreHistogram
@@ -47,6 +48,7 @@ RETENTIONS = (  # what tests iterate over
     SinkWindow,
     DeCoPrune,
     DeCoPruneHS,
+    InfinityRope,
     RandomPrune,
     ReversePrune,
     TempDiffPrune,

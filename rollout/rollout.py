@@ -139,7 +139,7 @@ class Rollout(Stage):
         self.session.discard(cache)
 
     def switch(self, chunk: Chunk, sigma: float):
-        if chunk.cue.switch and chunk.cue.switch.mode == "cut":
+        if chunk.cue.shot == chunk.start_frame > 0:  # a cut, and the retention forgets at cuts
             with self.trace.phase("policy", chunk):
                 for stream in self.session.streams.values():
                     stream.retention.begin_shot(stream.caches[HISTORY], chunk)

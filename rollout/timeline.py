@@ -151,13 +151,14 @@ def plan_prompts(
     finished: int = 0,
     names: list[str] | None = None,
     recache_together: bool = False,
+    cut_forgets: bool = True,
 ) -> tuple[list[Chunk], list[tuple[Mix, ...]], tuple[str, ...]]:
     """Give the chunks their cues. Returns them, the mix of each stream by `Cue.prompt`, and notes;
     none on the first `finished` chunks.
 
     `streams`: the starts of each stream's prompts, ascending; `names`: what notes call these;
-    `recache_together` as `Switch.together`. A prompt takes effect with the first chunk that begins
-    at or after its start.
+    `recache_together` as `Switch.together`, `cut_forgets` as `Retention.cut_forgets`. A prompt
+    takes effect with the first chunk that begins at or after its start.
     """
     names = names or ["prompt"] * len(streams)
 
@@ -175,7 +176,7 @@ def plan_prompts(
         switch = _strongest_switch(streams, before, now, recache_together)
         if not mixes or switch:
             mixes.append(now)
-        if switch and switch.mode == "cut":
+        if switch and switch.mode == "cut" and cut_forgets:
             shot = chunk.start_frame
         cued.append(replace(chunk, cue=Cue(len(mixes) - 1, switch, shot)))
         if chunk.index >= finished:

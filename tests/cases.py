@@ -11,6 +11,7 @@ from keepsake.kv_policies import (
     FlashForward,
     HeadMap,
     Hierarchical,
+    InfinityRope,
     RollingForcing,
     SinkWindow,
 )
@@ -21,6 +22,7 @@ RETENTION_PARAMETERS = {
         dict(sink_frames=0, window_frames=5),
         dict(sink_frames=1, window_frames=6, sink_rope="shifted"),
     ],
+    InfinityRope: [dict(window_frames=5), dict(sink_frames=2, window_frames=7, cut_distance=9)],
     DeCoPrune: [
         dict(gamma=5.0),
         dict(

@@ -174,6 +174,7 @@ def take(
         [[PromptStart(0), *starts]],
         4,
         recache_together=together,
+        cut_forgets=policy.retention.cut_forgets,
     )
     about = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
     lanes = spread(policy.schedule.graph(chunks, about.steps), workers) if workers else {}

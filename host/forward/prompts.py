@@ -125,6 +125,7 @@ def arrange_prompts(
         finished,
         [prompt_name(track.group) for track in tracks],
         recache_together,
+        policy.retention.cut_forgets,
     )
 
     # 3. Whether the schedule can change them so.

@@ -86,6 +86,10 @@ class Retention(ABC):
     that changes during a run.
     """
 
+    # False: a cut forgets nothing, and the take stays one shot. The retention sees the cut in the
+    # chunk's cue, and makes of it what its method does.
+    cut_forgets: ClassVar[bool] = True
+
     # Every retention.
 
     @abstractmethod
