@@ -53,6 +53,16 @@ RETENTIONS = (  # what tests iterate over
     ReversePrune,
     TempDiffPrune,
 )
-SELECTIONS = (ReadAll, DirectedForcing, MonarchRT)
-SCHEDULES = (CleanPass, FlashForward, Hierarchical, RollingForcing, ContextRecompute)
+SELECTIONS = (
+    ReadAll,
+    DirectedForcing,
+    MonarchRT,
+)
+SCHEDULES = (
+    CleanPass,
+    FlashForward,
+    Hierarchical,
+    RollingForcing,
+    ContextRecompute,
+)
 STORAGES = (Storage, KVStorage)

@@ -42,8 +42,7 @@ class KVPolicy:
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
         moving_frames = self.retention.moving_frames(take)
-        name = type(self.retention).__name__
-        self.storage.check(geometry, name, moving_frames, self.retention.rewrites)
+        self.storage.check(geometry, type(self.retention).__name__, moving_frames)
 
     def _check_slots(self):
         """Raise ValueError when a filled slot has nothing to act on under this schedule."""
