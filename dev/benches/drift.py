@@ -9,8 +9,9 @@ pan    the camera walks, and what stays in view should stay what it was. seam = 
        chunk, the frame before) where both show the
        same place, over the MSE against another take's there.
 
-Each ci95 is half the width of the bootstrap interval over takes. All policies read 21 latent frames
-at most; 4 steps. `in_flight` and `anchors` are FlashForward without anchors and without history.
+Each ci95 is half the width of the bootstrap interval over takes; 4 steps. By default the schedules
+run, with 21 latent frames in reach (27 that Rolling Forcing needs at 8 steps, Krea's 6);
+`in_flight` and `anchors` are FlashForward without anchors and without history.
 """
 
 import _common as common
@@ -21,98 +22,43 @@ args = common.start(
     takes={"type": int, "default": 16},
     frames={"type": int, "default": 162},
     steps={"type": int, "default": 4},
-    policy={"nargs": "*", "default": None, "help": "names of the SCHEDULES table"},
+    policy={"nargs": "*", "default": None, "help": "names of policies.py"},
+    add={"nargs": "*", "default": [], "help": "Python files with policies, see policies.py"},
 )
+import policies
 import torch
-from episodes import PROMPTS, SCHEDULES, interval
-from keepsake.demo import world
-from keepsake.demo.load import load_demo_world
-from keepsake.host.take.take import sample_take
-from keepsake.kv_policies import KVPolicy
+from drift_takes import MEASURES, Job, ratios, run_pair
+from episodes import interval
 
-
-def take(
-    parts, policy: KVPolicy, path: str, number: int, frames: int
-) -> tuple[torch.Tensor, list[int]]:
-    """Decoded key frames `[frames, 64, 128, 3]`; the first frame of each chunk but the first."""
-    model, clip, vae = parts
-    latent = {"samples": torch.zeros(1, 16, frames, world.ROWS, world.COLUMNS)}
-    seed = 1000 + 32 * number + number // 2  # two takes share prompt and place, and differ in noise
-    control = world.camera_control(latent["samples"].shape, path, 1, number // 2)
-    positive = clip.encode_from_tokens_scheduled(
-        clip.tokenize(world.prompt(*PROMPTS[number // 2 % len(PROMPTS)]))
-    )
-    sampled, stats = sample_take(
-        model,
-        positive,
-        None,
-        1.0,
-        latent,
-        seed=seed,
-        steps=args.steps,
-        policy=policy,
-        control=control,
-    )
-    return vae.decode(sampled["samples"][0].movedim(1, 0)[:, :, None])[:, 0], [
-        row.start_frame for row in stats.chunks[1:]
-    ]
-
-
-def errors(parts, policy: KVPolicy, takes: int, frames: int) -> dict[str, torch.Tensor]:
-    """By measure, each take's error and that against the other take of its pair, `[takes, 2]`."""
-
-    def square(a, b):
-        return (a - b).square().mean((1, 2, 3))
-
-    hold, walk = (
-        [take(parts, policy, path, number, frames) for number in range(takes)]
-        for path in ("hold", "pan right")
-    )
-    tenth, step, measured = (
-        frames // 10,
-        world.STEP * world.CELL,
-        {"drift": [], "growth": [], "seam": []},
-    )
-    for number in range(takes):
-        still, other = hold[number][0], square(hold[number ^ 1][0][:1], hold[number][0][:1]).mean()
-        error = square(still, still[:1])
-        measured["drift"].append((error[-tenth:].mean(), other))
-        measured["growth"].append((error[-tenth:].mean() - error[tenth : 2 * tenth].mean(), other))
-        (moving, starts), stranger = walk[number], walk[number ^ 1][0]
-        before = moving[[start - 1 for start in starts], :, step:]
-        measured["seam"].append(
-            (
-                square(moving[starts, :, :-step], before).mean(),
-                square(stranger[starts, :, :-step], before).mean(),
-            )
-        )
-    return {measure: torch.tensor(pairs) for measure, pairs in measured.items()}
+policies.add(args.add)
+NAMES = ["clean_pass", *policies.SCHEDULING, "in_flight", "anchors"]
 
 
 def main():
-    parts, rows = load_demo_world(), []
-    takes, frames = (2, 40) if args.quick else (args.takes, args.frames)
-    if takes % 2:
+    rows = []
+    count, frames = (2, 40) if args.quick else (args.takes, args.frames)
+    if count % 2:
         raise SystemExit(
-            f"--takes is {takes}; takes are compared in pairs, so give an even number."
+            f"--takes is {count}; takes are compared in pairs, so give an even number."
         )
-    for name in args.policy or SCHEDULES:
+    for name in policies.chosen(args.policy, NAMES):
         row = {"policy": name}
-        for measure, pairs in errors(parts, SCHEDULES[name], takes, frames).items():
+        jobs = [Job(name, pair, frames, args.steps) for pair in range(count // 2)]
+        takes = [take for job in jobs for take in run_pair(job)]
+        for measure in MEASURES:
 
-            def ratio(pick, pairs=pairs):
-                return pairs[pick, 0].mean(-1) / pairs[pick, 1].mean(-1)
+            def ratio(pick, takes=takes, measure=measure):
+                return ratios(takes, measure, pick)
 
             row |= {
-                measure: float(ratio(torch.arange(takes))),
-                f"{measure}_ci95": interval(ratio, takes),
+                measure: float(ratio(torch.arange(count))),
+                f"{measure}_ci95": interval(ratio, count),
             }
-        rows.append(row | {"takes": takes, "frames": frames})
+        rows.append(row | {"takes": count, "frames": frames})
         print(
             f"{name}: "
             + ", ".join(
-                f"{what} {row[what]:.4f} +- {row[what + '_ci95']:.4f}"
-                for what in ("drift", "growth", "seam")
+                f"{what} {row[what]:.4f} +- {row[what + '_ci95']:.4f}" for what in MEASURES
             ),
             flush=True,
         )

@@ -13,14 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from keepsake.demo import world
-from keepsake.kv_policies import (
-    ContextRecompute,
-    FlashForward,
-    Hierarchical,
-    KVPolicy,
-    RollingForcing,
-    SinkWindow,
-)
 from torch import Tensor
 
 LIMIT = 64  # cells that the view's left edge wanders over
@@ -31,17 +23,6 @@ CROP = (
 )
 RESAMPLES = 2000
 PROMPTS = list(itertools.product(world.TIMES, world.DISTRICTS))
-# Ways to make history, of 21 latent frames each, but 27 that Rolling Forcing needs at 8 steps and
-# Krea's 6; FlashForward also without anchors and without history.
-SCHEDULES = {
-    "clean_pass": KVPolicy(SinkWindow(0, 21)),
-    "flash_forward": KVPolicy(schedule=FlashForward()),
-    "in_flight": KVPolicy(schedule=FlashForward(anchor_window=0)),
-    "anchors": KVPolicy(schedule=FlashForward(stage_history=0)),
-    "hiar": KVPolicy(schedule=Hierarchical()),
-    "rolling": KVPolicy(schedule=RollingForcing(27)),
-    "krea": KVPolicy(schedule=ContextRecompute()),
-}
 
 
 class Pair(NamedTuple):
@@ -180,9 +161,9 @@ def recall_of(sums: Tensor) -> Tensor:
     return 1 - same / other
 
 
-def interval(of_pick, episodes: int) -> float:
-    """Half the width of the 95 % bootstrap interval of `of_pick`, which gets episode numbers
-    `[RESAMPLES, episodes]`.
+def bounds(of_pick, episodes: int) -> tuple[float, float]:
+    """The 95 % bootstrap interval of `of_pick`, which gets episode numbers `[RESAMPLES,
+    episodes]`.
     """
     pick = torch.randint(
         episodes, (RESAMPLES, episodes), generator=torch.Generator().manual_seed(0)
@@ -190,4 +171,10 @@ def interval(of_pick, episodes: int) -> float:
     low, high = torch.quantile(
         of_pick(pick).double(), torch.tensor([0.025, 0.975], dtype=torch.float64)
     ).tolist()
+    return low, high
+
+
+def interval(of_pick, episodes: int) -> float:
+    """Half the width of `bounds`."""
+    low, high = bounds(of_pick, episodes)
     return (high - low) / 2
