@@ -11,7 +11,7 @@ from support.pack import load_pack, use_host
 HOST = use_host("--cpu")
 load_pack()
 
-NEED_HOST = ("demo", "host", "nodes", "web")  # folders
+NEED_HOST = ("demo", "dev", "host", "nodes", "web")  # folders
 NEED_NO_HOST = ("test_help.py",)  # files in them
 
 

@@ -15,15 +15,16 @@ SDPA = "--use-pytorch-cross-attention"  # on a CPU twice as fast as the host's d
 def start(
     description: str,
     host_flags: Callable[[argparse.Namespace], list[str]] = lambda args: [],
+    quick: str = "a first look in under a minute",
     **flags,
 ) -> argparse.Namespace:
-    """Parse the bench's arguments, with `--quick`, and make host and pack importable; `host_flags`
-    answers for the host's own.
+    """Parse the bench's arguments, with `--quick` (`quick` is its help), and make host and pack
+    importable; `host_flags` answers for the host's own.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a first look in under a minute")
+    parser.add_argument("--quick", action="store_true", help=quick)
     for name, options in flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
     args = parser.parse_args()

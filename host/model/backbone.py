@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...kv_policies import Geometry, Span
 from .. import TESTED_HOSTS
-from .temporal_rope import spatial_angles, temporal_angles
+from .temporal_rope import temporal_angles
 
 # The Wan classes whose tokens are the video's and nothing else.
 BACKBONES = (WanModel, CausalWanModel)
@@ -59,23 +59,16 @@ def read_geometry(model, latent_height: int, latent_width: int, chunk_frames: in
         chunk_frames=chunk_frames,
         temporal_channels=channels,
         rope_theta=theta,
-        **_angles(model, backbone, theta),
+        temporal_angles=_temporal_angles(model, backbone, channels, theta),
     )
 
 
-def _angles(model, backbone, theta: float) -> dict:
-    """Angles of a model's RoPE in time and space, see Geometry."""
+def _temporal_angles(model, backbone, channels: int, theta: float) -> tuple[float, ...] | None:
     encode = model.get_model_object("diffusion_model.rope_encode")
     if getattr(encode, "__func__", None) is not type(backbone).rope_encode:
-        return dict(temporal_angles=(), spatial_angles=())  # another node's: it may do anything
+        return ()  # another node's, which may do anything
     embedder = model.get_model_object("diffusion_model.rope_embedder")
-    channels = backbone.rope_embedder.axes_dim
-    rope = model.model_options.get("transformer_options", {}).get("rope_options", {})
-    scales = rope.get("scale_y", 1.0), rope.get("scale_x", 1.0)
-    return dict(
-        temporal_angles=temporal_angles(embedder, channels[0], theta),
-        spatial_angles=spatial_angles(embedder, channels, theta, scales),
-    )
+    return temporal_angles(embedder, channels, theta)
 
 
 def rotation(
