@@ -42,7 +42,8 @@ class KVPolicy:
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
         moving_frames = self.retention.moving_frames(take)
-        self.storage.check(geometry, type(self.retention).__name__, moving_frames)
+        name = type(self.retention).__name__
+        self.storage.check(geometry, name, moving_frames, self.retention.rewrites)
 
     def _check_slots(self):
         """Raise ValueError when a filled slot has nothing to act on under this schedule."""

@@ -27,6 +27,9 @@ class Geometry:
     # Angle per latent frame of each temporal pair, where the model's RoPE does not turn by theta;
     # empty: no constant angles, so that stored keys cannot be turned.
     temporal_angles: tuple[float, ...] | None = None
+    # Angle per row and per column of the grid, of each spatial pair, in the order of the channels;
+    # None and empty as above.
+    spatial_angles: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def tokens_per_frame(self) -> int:
@@ -189,6 +192,8 @@ class BankPlan:
     most_frames: int  # and grows up to so many
     heads: tuple[tuple[int, ...], ...] | None = None  # by layer; None: all heads in every layer
     held_frames: int = 0  # whose original keys are held beside the bank, see `Bank.hold`
+    holds_values: bool = False  # and whose values, so that the rows themselves may go
+    merges: bool = False  # rows are rewritten that count as other tokens, see `Bank.rewrite`
 
     def heads_by_layer(self, geometry: Geometry) -> tuple[tuple[int, ...], ...]:
         return self.heads or (tuple(range(geometry.heads)),) * geometry.layers

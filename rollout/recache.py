@@ -106,9 +106,13 @@ def _run_together(
 
 
 def _is_in_place(chunk: Chunk, banks: list[Bank]) -> bool:
-    """Whether tokens of a chunk are kept in any bank, and in every bank stand at their own time."""
+    """Whether tokens of a chunk are kept in any bank, and in every bank stand at their own time;
+    and no row from there on is a merged one, which running chunks again would undo.
+    """
     rows = [(bank, bank.rows_of(chunk.start_frame, chunk.end_frame - 1)) for bank in banks]
     is_kept = any(r.stop > r.start for _, r in rows)
     return is_kept and all(
-        torch.equal(bank.position[r], bank.frame[r].double()) for bank, r in rows
+        torch.equal(bank.position[r], bank.frame[r].double())
+        and bank.stand_for_themselves(slice(r.start, bank.length))
+        for bank, r in rows
     )

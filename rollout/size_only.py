@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -48,8 +49,10 @@ class SizeOnlyPages(Pages):
         """Keys and values of one channel, all zeros, for a policy that looks at them."""
         return (torch.zeros(1, rows.stop - rows.start, 1, 1),) * 2
 
-    def hold(self, count: int):
-        self.pages.hold(count)
+    def rewrite(self, rows: slice, compute: Callable, holds: bool): ...
+
+    def hold(self, count: int, values: bool):
+        self.pages.hold(count, values)
 
     def grow(self, capacity: int, length: int):
         self.pages.grow(capacity, length)

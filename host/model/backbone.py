@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...kv_policies import Geometry, Span
 from .. import TESTED_HOSTS
-from .temporal_rope import temporal_angles
+from .temporal_rope import spatial_angles, temporal_angles
 
 # The Wan classes whose tokens are the video's and nothing else.
 BACKBONES = (WanModel, CausalWanModel)
@@ -59,16 +59,23 @@ def read_geometry(model, latent_height: int, latent_width: int, chunk_frames: in
         chunk_frames=chunk_frames,
         temporal_channels=channels,
         rope_theta=theta,
-        temporal_angles=_temporal_angles(model, backbone, channels, theta),
+        **_angles(model, backbone, theta),
     )
 
 
-def _temporal_angles(model, backbone, channels: int, theta: float) -> tuple[float, ...] | None:
+def _angles(model, backbone, theta: float) -> dict:
+    """Angles of a model's RoPE in time and space, see Geometry."""
     encode = model.get_model_object("diffusion_model.rope_encode")
     if getattr(encode, "__func__", None) is not type(backbone).rope_encode:
-        return ()  # another node's, which may do anything
+        return dict(temporal_angles=(), spatial_angles=())  # another node's: it may do anything
     embedder = model.get_model_object("diffusion_model.rope_embedder")
-    return temporal_angles(embedder, channels, theta)
+    channels = backbone.rope_embedder.axes_dim
+    rope = model.model_options.get("transformer_options", {}).get("rope_options", {})
+    scales = rope.get("scale_y", 1.0), rope.get("scale_x", 1.0)
+    return dict(
+        temporal_angles=temporal_angles(embedder, channels[0], theta),
+        spatial_angles=spatial_angles(embedder, channels, theta, scales),
+    )
 
 
 def rotation(

@@ -1,11 +1,13 @@
 """Preallocated rows of keys and values, and for every row the token that it came from."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from ..state import State, damaged, tensor_of
 from ..take import BankPlan, Geometry, Span
-from .pages import BankPages, Pages, PageSource
+from .pages import BankPages, Pages, PageSource, Sides
 from .rope import frequencies_of, turn_in_time
 
 COLUMNS = ("frame", "cell", "position")
@@ -18,6 +20,10 @@ class Bank:
     are overwritten by each of its forwards. Each row has a `frame`, a `cell` (row * w + column of
     the token in its latent frame) and a `position` (the temporal position that its key is rotated
     at). These three lie on the CPU, so that policies decide without waiting for the device.
+
+    A merged row was computed from others, see `rewrite`. Its frame and cell say where it stands; in
+    a bank whose plan merges, `source` says which token it counts as (an id as in `token_ids`), -1
+    where it is a mean of several and counts as none.
     """
 
     def __init__(
@@ -41,6 +47,9 @@ class Bank:
         self.capacity = plan.frames * tokens
         self.most = plan.most_frames * tokens
         heads = [len(group) for group in self.heads]
+        self.holds_values = plan.holds_values
+        self.merges = plan.merges
+        self.columns = (*COLUMNS, "source") if plan.merges else COLUMNS
         self.store = storage.pages(self.capacity, heads, geometry, dtype, device)
         # Bytes of a row: of the keys alone in the layer with the most heads, and of keys and values
         # in all layers.
@@ -49,6 +58,7 @@ class Bank:
         self.frame = torch.empty(self.capacity, dtype=torch.long)
         self.cell = torch.empty(self.capacity, dtype=torch.long)
         self.position = torch.empty(self.capacity, dtype=torch.float64)
+        self.source = torch.empty(self.capacity if plan.merges else 0, dtype=torch.long)
         self.length = 0
         self.committed = 0
         self.shot = 0  # first latent frame of the shot of the chunk in work
@@ -81,13 +91,15 @@ class Bank:
         self.frame[rows] = numbers.repeat_interleave(tokens)
         self.position[rows] = positions.repeat_interleave(tokens)
         self.cell[rows] = torch.arange(tokens).repeat(len(span))
+        if self.merges:
+            self.source[rows] = self.frame[rows] * tokens + self.cell[rows]
         self.length = end
         self.shot = shot
 
     def _grow(self, capacity: int):
         self.store.grow(capacity, self.length)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(self.capacity))
-        for name in COLUMNS:
+        for name in self.columns:
             old = getattr(self, name)
             new = old.new_empty(capacity)
             new[: self.length] = old[: self.length]
@@ -159,6 +171,17 @@ class Bank:
         """One number for the token of each live row, long: frame * tokens of a frame + cell."""
         return self.frame[: self.length] * self.geometry.tokens_per_frame + self.cell[: self.length]
 
+    def source_ids(self, rows: slice) -> Tensor:
+        """The tokens that live rows count as, long; rows that count as none are left out."""
+        if not self.merges:
+            return self.token_ids()[rows]
+        source = self.source[rows]
+        return source[source >= 0]
+
+    def stand_for_themselves(self, rows: slice) -> bool:
+        """Whether none of these live rows counts as another token, or as none."""
+        return not self.merges or torch.equal(self.source[rows], self.token_ids()[rows])
+
     def rows_of(self, first: int, last: int) -> slice:
         """Where the history rows of the latent frames `first` to `last` lie; frames ascend."""
         frame = self.frame[: self.committed].contiguous()
@@ -186,7 +209,7 @@ class Bank:
         target = slice(first_kept + still, length)
         self.store.gather(moving, target)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
-        for name in COLUMNS:
+        for name in self.columns:
             column = getattr(self, name)
             column[target] = column[moving]
         self.committed = length - own
@@ -195,13 +218,43 @@ class Bank:
     def hold(self, count: int):
         """Keep a copy of the keys of the first `count` rows beside the bank, once, for `move` to
         start from. Those rows must stay the first ones.
+
+        A bank whose plan holds values keeps a copy of both, to compute rows from after the first
+        ones are gone, see `read_held`; it cannot be moved.
         """
         if not len(self._held_position):
             self._hold(count)
 
     def _hold(self, count: int):
         self._held_position = self.position[:count].clone()
-        self.store.hold(count)
+        self.store.hold(count, self.holds_values)
+
+    def read_held(self, layer: int, rows: Tensor) -> tuple[Sides, Tensor]:
+        """Keys and values of held rows (long), and the positions that the keys are turned to."""
+        return self.pages[layer].read_held(rows, self.device), self._held_position[rows]
+
+    def rewrite(
+        self,
+        rows: slice,
+        compute: Callable[[int], Sides],
+        position: Tensor | None = None,
+        source: Tensor | None = None,
+    ):
+        """Replace history rows by computed ones: `compute(layer)` gives their keys and values,
+        `[1, S, H, D]` each. `position`, float64 [S], is where in time the keys stand, `source`,
+        long [S], the tokens that the rows count as; None: as before.
+
+        Where all of them are held for `move`, they are held as they are now.
+        """
+        holds = rows.stop <= len(self._held_position) and not self.holds_values
+        self.store.rewrite(rows, compute, holds)
+        self.copied_bytes = max(self.copied_bytes, 2 * self.side_bytes(rows.stop - rows.start))
+        if position is not None:
+            self.position[rows] = position
+        if source is not None:
+            self.source[rows] = source
+        if holds:
+            self._held_position[rows] = self.position[rows]
 
     def move(self, position: Tensor, pairs: int | None = None):
         """Re-rotate the first rows to temporal positions, float64, as many as `position` has.
@@ -234,6 +287,7 @@ class Bank:
             "cell": self.cell[: self.committed].clone(),
             "position": self.position[: self.committed].clone(),
             "held_position": self._held_position.clone(),
+            **({"source": self.source[: self.committed].clone()} if self.merges else {}),
             "layers": self.store.state(self.committed),
         }
 
@@ -252,13 +306,26 @@ class Bank:
                 f"its {len(frame)} rows are not tokens of a take in their order, for a bank of at "
                 f"most {self.most}"
             )
+        columns = [frame, cell, position]
+        if self.merges:
+            columns.append(self._saved_source(state, frame))
         if len(frame) > self.capacity:
             self._grow(len(frame))
-        for name, values in zip(COLUMNS, (frame, cell, position)):
+        for name, values in zip(self.columns, columns):
             getattr(self, name)[: len(frame)] = values
         self.store.restore(state, len(frame), len(held))
+        if self.holds_values and len(held) and any("held_v" not in p for p in state["layers"]):
+            raise damaged("it lacks values that belong to its held keys")
         self._held_position = held.clone()
         self.length = self.committed = len(frame)
+
+    def _saved_source(self, state: State, frame: Tensor) -> Tensor:
+        """What `source` was; a row can count as no token of a later frame than the last one."""
+        source = tensor_of(state, "source", torch.long, len(frame))
+        end = (int(frame[-1]) + 1) * self.geometry.tokens_per_frame if len(frame) else 0
+        if not bool(((source >= -1) & (source < end)).all()):
+            raise damaged("its rows count as tokens that the take does not have")
+        return source
 
     def free(self):
         """Drop every buffer now: an error's traceback may hold the bank for longer."""

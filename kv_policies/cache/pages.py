@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -10,6 +12,8 @@ from torch import Tensor
 from ..state import State, list_of, tensor_of
 from ..take import Geometry
 from .rope import turn
+
+Sides = tuple[Tensor, Tensor]  # keys and values, `[1, S, H, D]` each
 
 
 class Pages:
@@ -23,7 +27,9 @@ class Pages:
         shape = (1, capacity, heads, head_dim)
         self.k = torch.empty(shape, dtype=dtype, device=device)
         self.v = torch.empty(shape, dtype=dtype, device=device)
-        self.held = self.k[:, :0]  # keys of the first rows as they were, see `hold`
+        # Keys of the first rows as they were, and values where a bank holds them: see `hold`.
+        self.held = self.k[:, :0]
+        self.held_v = self.v[:, :0]
 
     @property
     def place(self) -> torch.device:
@@ -43,9 +49,25 @@ class Pages:
         for buffer in (self.k, self.v):  # one at a time: a small working set
             buffer[:, target] = buffer.index_select(1, rows)
 
-    def hold(self, count: int):
-        """Keep a copy of the keys of the first `count` rows, which later turns start from."""
+    def hold(self, count: int, values: bool):
+        """Keep a copy of the keys of the first `count` rows, which later turns start from; with
+        `values` of their values, too.
+        """
         self.held = self.k[:, :count].clone()
+        self.held_v = self.v[:, : count if values else 0].clone()
+
+    def read_held(self, rows: Tensor, device: torch.device) -> Sides:
+        """Keys and values of held rows (long, on the CPU), on a device."""
+        rows = rows.to(self.held.device)
+        return tuple(side.index_select(1, rows).to(device) for side in (self.held, self.held_v))
+
+    def rewrite(self, rows: slice, compute: Callable[[], Sides], holds: bool):
+        """Replace rows by computed ones; with `holds` the held keys of them, too."""
+        k, v = compute()
+        self.k[:, rows] = k
+        self.v[:, rows] = v
+        if holds:
+            self.held[:, rows] = k
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         """Re-rotate keys, see `rope.turn`; held ones from their originals."""
@@ -81,6 +103,7 @@ class Pages:
             "k": self.k[:, :length].to("cpu", copy=True),
             "v": self.v[:, :length].to("cpu", copy=True),
             "held": self.held.to("cpu", copy=True),
+            **({"held_v": self.held_v.to("cpu", copy=True)} if self.held_v.shape[1] else {}),
         }
 
     def restore(self, state: State, length: int, held: int):
@@ -90,11 +113,12 @@ class Pages:
         self._restore_held(state, held)
 
     def _restore_held(self, state: State, held: int):
-        saved = tensor_of(state, "held", self.k.dtype, 1, held, *self.k.shape[2:])
-        self.held = saved.to(self.k.device, copy=True)
+        for name in ("held", "held_v") if "held_v" in state else ("held",):
+            saved = tensor_of(state, name, self.k.dtype, 1, held, *self.k.shape[2:])
+            setattr(self, name, saved.to(self.k.device, copy=True))
 
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes + self.held.nbytes
+        return sum(x.nbytes for x in (self.k, self.v, self.held, self.held_v))
 
     def main_bytes(self) -> int:
         """Of these, bytes in main memory by choice, whatever the model's device."""
@@ -133,10 +157,17 @@ class BankPages:
         for pages in self.layers:
             pages.gather(rows, target)
 
-    def hold(self, count: int):
-        """Keep a copy of the keys of the first `count` rows, which later turns start from."""
+    def hold(self, count: int, values: bool = False):
+        """Keep a copy of the keys of the first `count` rows, which later turns start from; with
+        `values` of their values, too.
+        """
         for pages in self.layers:
-            pages.hold(count)
+            pages.hold(count, values)
+
+    def rewrite(self, rows: slice, compute: Callable[[int], Sides], holds: bool):
+        """Replace rows by what `compute(layer)` gives; with `holds` the held keys of them, too."""
+        for layer, pages in enumerate(self.layers):
+            pages.rewrite(rows, partial(compute, layer), holds)
 
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         """Re-rotate keys, see `rope.turn`; held ones from their originals."""

@@ -98,9 +98,11 @@ class View:
         return self._joined("position")
 
     def history_ids(self) -> Tensor:
-        """Ids of the history's tokens, long, see `Bank.token_ids`."""
-        tokens = self.bank.geometry.tokens_per_frame
-        return (self.frame * tokens + self.cell)[: self.history_rows]
+        """Ids of the tokens that the history's rows count as, long, see `Bank.source_ids`."""
+        own = self.bank.source_ids(slice(0, self.bank.committed))
+        if not self.others:
+            return own
+        return torch.cat([*(part.bank.source_ids(part.rows) for part in self.others), own])
 
     def _joined(self, column: str) -> Tensor:
         own = getattr(self.bank, column)[: self.bank.length]

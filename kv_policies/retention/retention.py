@@ -125,6 +125,10 @@ class Retention(ABC):
         """
         return 0
 
+    # Whether it replaces history rows by computed ones, see `Bank.rewrite`: a storage in fewer bits
+    # refuses it.
+    rewrites: ClassVar[bool] = False
+
     # For the estimate, which simulates a take without its picture.
 
     @property

@@ -12,13 +12,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..cache.pages import Pages
+from ..cache.pages import Pages, Sides
 from ..cache.rope import turn
 from ..state import State, damaged, tensor_of
 from .coded import Coded, Format
@@ -221,8 +221,16 @@ class CodedPages(Pages):
         angles = slice(sink - rows.start, end - rows.start)
         self.keys.turn(cos[angles], sin[angles])
 
-    def hold(self, count: int):
-        self.held = self.read(slice(0, count))[0].clone()
+    def hold(self, count: int, values: bool):
+        k, v = self.read(slice(0, count))
+        self.held = k.clone()
+        self.held_v = v[:, : count if values else 0].clone()
+
+    def rewrite(self, rows: slice, compute: Callable[[], Sides], holds: bool):
+        raise RuntimeError(
+            "A KV policy rewrote rows that can be held in fewer bits: Retention.rewrites must say "
+            "that it does."
+        )
 
     def grow(self, capacity: int, length: int):
         """The codes grow; the slots of full rows are as many as ever."""

@@ -52,9 +52,14 @@ class KVStorage(Storage):
     def is_plain(self) -> bool:
         return self.dtype == self.device == "model"
 
-    def check(self, geometry: Geometry, retention: str, moving_frames: int):
+    def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
         if self.dtype == "model":
             return
+        if rewrites:
+            raise ValueError(
+                f"{retention} computes rows of its history from other rows, and {self.dtype} would "
+                "round them anew each time. Use dtype model here, or another retention."
+            )
         if moving_frames > self.sink_frames:
             raise ValueError(
                 f"{retention} turns the keys of {moving_frames} latent frames again and again, and "

@@ -4,10 +4,12 @@ before it is at work.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from ..cache.pages import BankPages, Pages
+from ..cache.pages import BankPages, Pages, Sides
 from ..cache.rope import turn
 from ..state import State
 from .link import Link, link_to
@@ -32,6 +34,7 @@ class MainPages(Pages):
         self.k = link.rows(1, capacity, heads, head_dim, dtype=dtype)
         self.v = link.rows(1, capacity, heads, head_dim, dtype=dtype)
         self.held = self.k[:, :0]
+        self.held_v = self.v[:, :0]
         shape = (1, chunk, heads, head_dim)
         self.chunk = tuple(torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
 
@@ -189,6 +192,11 @@ class MainBankPages(BankPages):
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         self.ring.forget()
         super().turn(rows, cos, sin)
+
+    def rewrite(self, rows: slice, compute: Callable[[int], Sides], holds: bool):
+        self.ring.forget()
+        super().rewrite(rows, compute, holds)
+        self.ring.forget()  # `compute` may have read, and rows have changed since
 
     def grow(self, capacity: int, length: int):
         self.ring.forget()

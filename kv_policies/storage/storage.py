@@ -19,10 +19,10 @@ class Storage:
         """Whether rows lie on the model's device in the model's dtype."""
         return True
 
-    def check(self, geometry: Geometry, retention: str, moving_frames: int):
+    def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
         """Raise ValueError, in a sentence, when tokens of this model cannot be held so under a
         retention of that name, which turns the keys of `moving_frames` first latent frames again
-        and again.
+        and again, and `rewrites` history rows or not.
         """
 
     def pages(

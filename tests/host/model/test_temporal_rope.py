@@ -7,7 +7,7 @@ import torch
 from comfy.ldm.flux.layers import EmbedND
 from comfy.ldm.flux.math import apply_rope1
 from comfy.ldm.wan.model import sinusoidal_embedding_1d
-from keepsake.host.model.temporal_rope import temporal_angles
+from keepsake.host.model.temporal_rope import spatial_angles, temporal_angles
 from keepsake.kv_policies import DeCoPrune, KVPolicy, RollingForcing, SinkWindow
 from keepsake.kv_policies.cache.rope import temporal_frequencies
 from keepsake.rollout.session import Session
@@ -53,6 +53,30 @@ def test_angles_are_those_of_the_module():
     other = torch.tensor(temporal_angles(embedder(theta=300), 8, 10000.0), dtype=torch.float64)
     assert torch.allclose(other, temporal_frequencies(8, 300.0), rtol=0, atol=1e-9)
     assert temporal_angles(embedder(Standing), 8, 10000.0) == ()
+
+
+class Wide(EmbedND):
+    """A column is two columns wide, and rows stand from the ninth on where it says so."""
+
+    rows = 10**6
+
+    def forward(self, ids):
+        frame, row, column = ids.unbind(-1)
+        return super().forward(torch.stack([frame, row.clamp(max=self.rows), 2 * column], -1))
+
+
+class Flat(Wide):
+    rows = 8
+
+
+def test_angles_on_the_grid_are_those_of_the_module():
+    stock = tuple(temporal_frequencies(4, 10000.0).tolist())
+    assert spatial_angles(embedder(), [8, 4, 4], 10000.0) is None
+    found = spatial_angles(embedder(Wide), [8, 4, 4], 10000.0)
+    assert found[0] == stock and found[1] == pytest.approx([2 * angle for angle in stock])
+    scaled = spatial_angles(embedder(), [8, 4, 4], 10000.0, scales=(0.5, 1.0))
+    assert scaled == (tuple(angle / 2 for angle in stock), stock)
+    assert spatial_angles(embedder(Flat), [8, 4, 4], 10000.0) == ()
 
 
 @pytest.mark.parametrize(

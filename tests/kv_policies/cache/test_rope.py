@@ -2,6 +2,7 @@
 
 import torch
 from keepsake.kv_policies import Bank, BankPlan, Chunk, Geometry, Storage
+from keepsake.kv_policies.cache.rope import turn, turn_in_time_and_space
 from keepsake.kv_policies.retention.reindex import virtual_frames
 
 from ...fake import rotate_in_time
@@ -89,3 +90,24 @@ def test_a_history_past_1024_frames_that_was_squeezed_again_and_again_stays_exac
             bank.move(virtual_frames(bank.frame[:5], boundary, 17, 8))
         expected = rotate_reference(bare, virtual_frames(bank.frame[:5], 5040, 17, 8), 6, 10000.0)
         assert torch.allclose(bank.read(0)[0].double(), expected, atol=1e-6 if held else 4e-6)
+
+
+def test_turning_in_space_undoes_what_the_grid_did():
+    """Keys of one bare key at five places: turned back by frame, row and column they are equal, and
+    a place is what each axis does by itself.
+    """
+    geometry = Geometry(
+        layers=1, heads=2, head_dim=16, grid=(3, 4), chunk_frames=1, temporal_channels=8
+    )
+    bare = keys(1).expand(1, 5, 2, 16)
+    frame, row, column = (torch.tensor(at) for at in ([0, 1, 9, 9, 50], [0, 2, 1, 0, 2], [3] * 5))
+    placed = turn(bare, *turn_in_time_and_space(frame, row, column, geometry, bare.device))
+    for axis, position, channels in (
+        (frame, placed[..., :8], slice(0, 8)),
+        (row, placed[..., 8:12], slice(8, 12)),
+        (column, placed[..., 12:], slice(12, 16)),
+    ):
+        alone = rotate_in_time(bare[..., channels], axis.double(), channels.stop - channels.start)
+        assert torch.equal(position, alone)
+    back = turn(placed, *turn_in_time_and_space(-frame, -row, -column, geometry, bare.device))
+    assert torch.allclose(back, bare, atol=1e-6)
