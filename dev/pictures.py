@@ -53,6 +53,14 @@ SPLIT = {
     "5": node("KeepsakePolicyDirectedForcing", kv_policy=["9", 0]),
 }
 
+# The walk's first 16 latent frames are made apart, and given to it.
+GIVEN = {
+    "13": node("EmptyARVideoLatent", width=128, height=64, length=61, batch_size=1),
+    "14": node("KeepsakeDemoCamera", latent=["13", 0], away_frames=11),
+    "15": sampler(latent=["13", 0], control=["14", 0]),
+    "6": sampler(prefix=["15", 0]),
+}
+
 FEW_STEPS = {"8": node("KeepsakeARProfile", model=MODEL, steps=2, shift=3)}
 
 # By picture: the nodes of its policy. A policy that is not named here shows its defaults.
@@ -66,6 +74,7 @@ FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("Keepsak
     "KeepsakePolicyFlashForward": {"5": node("KeepsakePolicyFlashForward", stage_history=1)},
     "KeepsakePolicyHierarchical": {"5": node("KeepsakePolicyHierarchical", window_frames=9)},
     "KeepsakePolicyRollingForcing": {"5": node("KeepsakePolicyRollingForcing", window_frames=15)},
+    "KeepsakePolicyTempDiff": GIVEN | {"5": node("KeepsakePolicyTempDiff")},
     "KeepsakeKVMemoryMap_film": SPLIT,
 }
 FILM = {

@@ -16,6 +16,7 @@ from .retention.pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .retention.retention import Probe, Retention, RetentionRun
 from .retention.scores import ScoreHistogram
 from .retention.sink_window import SinkWindow
+from .retention.temp_diff import TempDiff
 from .schedule.clean_pass import CleanPass
 from .schedule.context_recompute import ContextRecompute
 from .schedule.flash_forward import FlashForward
@@ -49,6 +50,7 @@ RETENTIONS = (  # what tests iterate over
     DeCoPrune,
     DeCoPruneHS,
     InfinityRope,
+    TempDiff,
     RandomPrune,
     ReversePrune,
     TempDiffPrune,

@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     InfinityRope,
     RollingForcing,
     SinkWindow,
+    TempDiff,
 )
 
 RETENTION_PARAMETERS = {
@@ -23,6 +24,10 @@ RETENTION_PARAMETERS = {
         dict(sink_frames=1, window_frames=6, sink_rope="shifted"),
     ],
     InfinityRope: [dict(window_frames=5), dict(sink_frames=2, window_frames=7, cut_distance=9)],
+    TempDiff: [
+        dict(blocks=3, sink_frames=1, recent_frames=1, reindex="off"),
+        dict(sink_frames=2, recent_frames=1, virtual_length=4, reindex_recent=1),
+    ],
     DeCoPrune: [
         dict(gamma=5.0),
         dict(

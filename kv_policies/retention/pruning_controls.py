@@ -63,8 +63,9 @@ class TempDiffPrune(PruneControl):
     """The tokens whose keys differ most from those of the frame before, at layer 1, averaged over
     blocks of a 6x13 grid.
 
-    The paper's TempDiff chooses once, where generation begins, a fixed number of tokens of the
-    whole context; this control chooses chunk by chunk, as many as DeCoPrune.
+    The paper's TempDiff (`temp_diff.TempDiff`) chooses once, where generation begins, a fixed
+    number of tokens of the whole context; this control chooses chunk by chunk, as many as
+    DeCoPrune.
     """
 
     def rank(self, run: TokenPruneRun, cache: KVCache, chunk: Chunk, ranks: Tensor) -> Tensor:

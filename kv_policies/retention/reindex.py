@@ -7,9 +7,22 @@ from torch import Tensor
 
 from ..cache.cache import KVCache
 from ..take import Chunk, Geometry, Take
+from .retention import require_choice
 
 REINDEX = ("auto", "off", "periodic")
 BANDS = ("all", "fast")
+
+
+def check_reindex(how: str, virtual_length: int, recent: int, bands: str = "all"):
+    """Raise ValueError for parameters of a `Reindex` that cannot be."""
+    require_choice("reindex", how, REINDEX)
+    require_choice("reindex_bands", bands, BANDS)
+    if not 0 <= recent < virtual_length:
+        raise ValueError(
+            f"reindex_recent is {recent} and virtual_length {virtual_length}: the latest frames "
+            "keep their places inside the virtual length. Use a reindex_recent below "
+            "virtual_length."
+        )
 
 
 class Reindex:

@@ -21,8 +21,8 @@ from ..state import State, count_of, counts_of, part_of, tensor_of
 from ..take import BankPlan, Chunk, Geometry, Take
 from .other_choice import AtShare, Choice, Chooser
 from .prune_records import PruneRecords, chunk_of, numbers_of
-from .reindex import BANDS, REINDEX, Reindex
-from .retention import Retention, RetentionRun, require_choice
+from .reindex import Reindex, check_reindex
+from .retention import Retention, RetentionRun
 from .scores import ScoreHistogram, grain_of_share, highest_share
 
 # By content a bank begins with room for so many chunks of kept tokens, and grows by a quarter.
@@ -53,8 +53,7 @@ class TokenPrune(Retention):
     reindex_bands: str = "all"
 
     def __post_init__(self):
-        require_choice("reindex", self.reindex, REINDEX)
-        require_choice("reindex_bands", self.reindex_bands, BANDS)
+        check_reindex(self.reindex, self.virtual_length, self.reindex_recent, self.reindex_bands)
         if math.isnan(self.target_keep):
             raise ValueError(f"target_keep is {self.target_keep}. Use a number from 0 to 1.")
         if self.dense_chunks < 1:
@@ -65,12 +64,6 @@ class TokenPrune(Retention):
         for name in ("sink_chunks", "most_frames"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}. Use at least 0.")
-        if not 0 <= self.reindex_recent < self.virtual_length:
-            raise ValueError(
-                f"reindex_recent is {self.reindex_recent} and virtual_length "
-                f"{self.virtual_length}: the latest frames keep their places inside the virtual "
-                "length. Use a reindex_recent below virtual_length."
-            )
 
     def check(self, geometry: Geometry, take: Take):
         sink = self.sink(geometry)

@@ -36,7 +36,7 @@ class PruningControl(io.ComfyNode):
                     default="random",
                     tooltip="random; reverse: the easiest to predict; "
                     "temporal difference: those that changed most since the frame before, chunk by "
-                    "chunk (the paper's TempDiff ranks the whole history once).",
+                    "chunk (the paper's TempDiff is KV Policy: TempDiff (once)).",
                 ),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],

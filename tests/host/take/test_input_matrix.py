@@ -21,6 +21,7 @@ from keepsake.kv_policies import (
     ReversePrune,
     RollingForcing,
     SinkWindow,
+    TempDiff,
     TempDiffPrune,
 )
 from support import tiny
@@ -39,6 +40,7 @@ PARAMETERS = {
     **dict.fromkeys(CONTROLS, dict(of=DeCoPrune(**PRUNING))),
     DeCoPrune: PRUNING,
     SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
+    TempDiff: dict(blocks=2, sink_frames=1, recent_frames=1),
     MonarchRT: dict(h_reduce=2),
     DeCoPruneHS: dict(
         **PRUNING,
