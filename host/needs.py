@@ -12,15 +12,18 @@ from . import TESTED_HOSTS
 # By module: the names that host/, demo/ and nodes/ import from it or read of it.
 NAMES = {
     "comfy.cli_args": "args.disable_metadata",
-    "comfy.conds": "is_equal",
+    "comfy.conds": "CONDRegular is_equal",
     "comfy.latent_formats": "Wan21",
     "comfy.ldm.flux.math": "apply_rope1",
     "comfy.ldm.modules.attention": "optimized_attention",
     "comfy.ldm.wan.ar_model": "CausalWanModel CausalWanSelfAttention.forward",
-    "comfy.ldm.wan.model": "WanModel WanSelfAttention.forward WanT2VCrossAttention.forward",
+    "comfy.ldm.wan.model": (
+        "WanAttentionBlock WanModel WanSelfAttention.forward WanT2VCrossAttention.forward repeat_e"
+    ),
     "comfy.ldm.wan.vae": "WanVAE count_cache_layers",
+    "comfy.model_base": "ModelType.FLOW WAN21",
     "comfy.model_management": (
-        "get_free_memory get_total_memory in_training intermediate_device load_models_gpu "
+        "cast_to get_free_memory get_total_memory in_training intermediate_device load_models_gpu "
         "synchronize throw_exception_if_processing_interrupted"
     ),
     "comfy.model_patcher": "create_model_options_clone",
@@ -38,6 +41,7 @@ NAMES = {
         "process_conds"
     ),
     "comfy.sd": "CLIP VAE load_diffusion_model_state_dict load_lora_for_models",
+    "comfy.supported_models": "WAN21_T2V models.insert models.remove",
     "comfy.supported_models_base": "ClipTarget",
     "comfy.utils": "PROGRESS_BAR_ENABLED ProgressBar get_attr load_torch_file",
     "comfy.weight_adapter": "LoRAAdapter",

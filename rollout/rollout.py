@@ -56,9 +56,11 @@ class Rollout(Stage):
         goes_on: bool = False,
         memory: KVMemory | None = None,
         names: Mapping[Hashable, str] = {},
+        renoise_sigmas: Tensor | None = None,
     ):
         """`sigmas` [steps + 1], descending; `noise` [1, C, T, 2h, 2w]; `prefix` holds the given
-        chunks' latents; `workers` by lane, or none.
+        chunks' latents; `workers` by lane, or none. `renoise_sigmas` [steps + 1]: to which levels
+        x0 is noised for each step; None: to those of the steps.
 
         `pieces`: numbers of the chunks to make, in pieces; None: all, in one. With `goes_on`
         another piece or another run may go on from where this one ends. The take goes on from
@@ -74,6 +76,7 @@ class Rollout(Stage):
         self.session = session
         self.trace = trace
         self._sigmas = sigmas
+        self._renoise_sigmas = sigmas if renoise_sigmas is None else renoise_sigmas
         self._noise = noise
         self._prefix = prefix
         self._on_step = on_step
@@ -189,7 +192,7 @@ class Rollout(Stage):
     def renoise(self, forward: Forward, x0: Tensor) -> Tensor:
         if self.sigmas[forward.step + 1] == 0:
             return x0
-        sigma = self._sigmas[forward.step + 1].to(x0.device)
+        sigma = self._renoise_sigmas[forward.step + 1].to(x0.device)
         noise = self.model.noise(forward.noise_number - self._given_chunks, forward.step, x0)
         return (1.0 - sigma) * x0 + sigma * noise
 

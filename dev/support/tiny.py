@@ -34,6 +34,11 @@ def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, ffn_dim=96):
     model = WanModel(
         operations=comfy.ops.disable_weight_init, dtype=torch.float32, device="cpu", **config
     )
+    return random_weights(model, seed), config
+
+
+def random_weights(model, seed) -> dict[str, torch.Tensor]:
+    """Weights by which what goes in and out of a layer is of one size."""
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, p in model.named_parameters():
@@ -42,7 +47,30 @@ def tiny_state(seed=0, dim=64, heads=4, layers=3, in_dim=16, ffn_dim=96):
         else:
             fan_in = p[0].numel() if p.ndim > 1 else 16
             state[name] = torch.randn(p.shape, generator=generator) * fan_in**-0.5
-    return state, config
+    return state
+
+
+def lingbot_state(seed=0, dim=128, layers=2, ffn_dim=64, text_dim=4096, freq_dim=256):
+    """A state dict of LingBot-World's tensors, as its authors name them."""
+    import comfy.ops
+    from keepsake.host.model.lingbot import LingBotWan
+
+    return random_weights(
+        LingBotWan(
+            in_dim=36,
+            out_dim=16,
+            dim=dim,
+            ffn_dim=ffn_dim,
+            freq_dim=freq_dim,
+            text_dim=text_dim,
+            num_heads=dim // 128,
+            num_layers=layers,
+            operations=comfy.ops.disable_weight_init,
+            dtype=torch.float32,
+            device="cpu",
+        ),
+        seed,
+    )
 
 
 def tiny_model(causal=True, weights=None, **options):

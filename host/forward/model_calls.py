@@ -2,7 +2,7 @@
 to know.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from ...rollout.rollout import Model
 from ...rollout.session import Session
 from ..keys import FORWARD, LEVELS, RUN, STREAMS
 from ..model.backbone import rotation
+from .attention import outside_malloc_graph
 from .conditioning import active_conditionings, has_hooks
 from .prompts import Prompts, stream_and_prompt
 
@@ -33,6 +34,16 @@ class ForwardContext:
     rotation: Tensor
     text_is_constant: bool
     is_extra: list[bool]  # of each batch row: as in `Session.attend`
+    made: dict[str, Tensor]  # what was made once for this span, by name
+
+    def once_a_span(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """What depends on the latent frames in work and on nothing else: made in the first of the
+        forwards that work on them one after another, and kept for the others.
+        """
+        if name not in self.made:
+            with outside_malloc_graph():
+                self.made[name] = make()
+        return self.made[name]
 
     def require_all_rows(self, x: Tensor, layer: int):
         """ValueError, in a sentence, where `x` has not a row for each prompt."""
@@ -173,7 +184,8 @@ class TakeWrappers:
         self.flow = model.get_model_object("model_sampling")
         self.session = session
         self.text_is_constant = text_is_constant
-        self.rotations: dict[Span, Tensor] = {}  # of the span in work
+        self.span: Span | None = None  # in work
+        self.made: dict[str, Tensor] = {}  # for it, see `ForwardContext.once_a_span`
 
     def apply_model(
         self,
@@ -189,6 +201,8 @@ class TakeWrappers:
         """Give the attention patch its context, and the model its span's share of each input."""
         forward = transformer_options[FORWARD]
         prompts = [stream_and_prompt(uuid) for uuid in transformer_options["uuids"]]
+        if forward.span != self.span:
+            self.span, self.made = forward.span, {}
         context = ForwardContext(
             session=self.session,
             forward=forward,
@@ -196,6 +210,7 @@ class TakeWrappers:
             is_extra=_is_extra(prompts, transformer_options[STREAMS]),
             rotation=self._rotation(forward.span, x, transformer_options),
             text_is_constant=self.text_is_constant,
+            made=self.made,
         )
         return executor(
             x,
@@ -231,13 +246,12 @@ class TakeWrappers:
         )
 
     def _rotation(self, span: Span, x: Tensor, transformer_options: dict) -> Tensor:
-        if span not in self.rotations:
-            self.rotations.clear()
+        if "rotation" not in self.made:
             size = x.shape[3:]
-            self.rotations[span] = rotation(
+            self.made["rotation"] = rotation(
                 self.backbone, span, *size, x.device, transformer_options
             )
-        return self.rotations[span]
+        return self.made["rotation"]
 
     def _cut(self, value, span: Span):
         """The span's share of an input that has a frame for every latent frame of the take."""

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from ...kv_policies import Geometry, Span
 from .. import TESTED_HOSTS
+from .kinds import KINDS
 from .temporal_rope import spatial_angles, temporal_angles
 
 # The Wan classes whose tokens are the video's and nothing else.
-BACKBONES = (WanModel, CausalWanModel)
+BACKBONES = (WanModel, CausalWanModel, *(kind.backbone for kind in KINDS))
 ATTENTION_PARTS = ("q", "k", "v", "o", "norm_q", "norm_k", "num_heads", "head_dim")
 
 

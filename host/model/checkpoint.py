@@ -10,6 +10,7 @@ import comfy.sd
 import torch
 
 from ..keys import PROFILE
+from .kinds import BY_NAME, Kind, kind_of, offered_to_host
 from .layouts import Contents, read_checkpoint
 from .lora import Lora, read_lora, with_lora
 from .profiles import (
@@ -80,8 +81,10 @@ def load_ar_model(
     ema = all(row.ema for row in rows)
     contents = read_checkpoint(path, ema)
     width, channels = sizes(contents, name)
+    kind = kind_of(contents.weights)
+    rows = _rows_of_kind(rows, kind, name, profile)
     if profile is None:
-        recognised = recognise(contents, rows, width, channels, name)
+        recognised = recognise(contents, rows, kind, width, channels, name)
     else:
         recognised = _as_chosen(profile, rows, channels, name)
 
@@ -98,13 +101,38 @@ def load_ar_model(
     # 4. All of it in words.
     blocks = len(model.model.diffusion_model.blocks)
     line = (
-        f"'{name}' is a Wan model {width} wide with {blocks} blocks and {channels} latent channels "
+        f"'{name}' is a {kind.name if kind else 'Wan'} model {width} wide with {blocks} blocks and "
+        f"{channels} latent channels "
         f"({contents.layout}){''.join(lora_words)}; {_profile_words(recognised, bool(lora_words))}"
     )
-    line = " ".join([line, *unused])
+    line = " ".join([line, *([kind.needs] if kind else []), *unused])
     logging.info("Keepsake: %s", line)
     tell(line)
     return with_profile(model, recognised.profile)
+
+
+def _rows_of_kind(
+    rows: list[Checkpoint], kind: Kind | None, name: str, profile: ARProfile | None
+) -> list[Checkpoint]:
+    """Those rows that are of a file's kind. ValueError where the chosen profile, or the file's
+    name, is that of another kind.
+    """
+    of_kind = [row for row in rows if row.kind == (kind.name if kind else "")]
+    if not rows or of_kind:
+        return of_kind
+    row, file = rows[0], kind.name if kind else "plain Wan"
+    if profile:
+        raise ValueError(
+            f"The profile '{profile.name}' is for {row.kind or 'plain Wan'} models, and '{name}' "
+            f"is a {file} model. Choose the profile that belongs to the file, or 'from file'."
+        )
+    if row.kind:
+        raise ValueError(
+            f"'{name}' is named like '{row.profile.name}', and has not the tensors of a "
+            f"{row.kind} model ('{BY_NAME[row.kind].key}'). It is another model, or was saved by "
+            "a program that dropped them: download it again, or choose a profile."
+        )
+    return []
 
 
 def _loras_of(
@@ -185,9 +213,16 @@ def sizes(contents: Contents, name: str) -> tuple[int, int]:
 
 
 def recognise(
-    contents: Contents, rows: list[Checkpoint], width: int, channels: int, name: str
+    contents: Contents,
+    rows: list[Checkpoint],
+    kind: Kind | None,
+    width: int,
+    channels: int,
+    name: str,
 ) -> Recognised:
-    """What a file is by its header, else by its name and size; ValueError where neither says it."""
+    """What a file is by its header, else by its name and size; ValueError where neither says it.
+    `rows` are of its kind.
+    """
     if PROFILE in contents.metadata:
         try:
             profile = ARProfile.from_json(contents.metadata[PROFILE])
@@ -209,6 +244,12 @@ def recognise(
         )
     if why := why_no_ar_model(name):
         raise ValueError(f"'{name}' is named like {why}.")
+    if kind:
+        versions = [f"'{row.profile.name}'" for row in CHECKPOINTS if row.kind == kind.name]
+        raise ValueError(
+            f"'{name}' is a {kind.name} model, and its tensors and name do not say which. Choose "
+            f"the profile that belongs to it in AR Video Model Loader: {', '.join(versions)}."
+        )
     raise ValueError(
         f"'{name}' does not say how it was trained. Choose a profile in AR Video Model Loader: "
         "frame-wise or chunk-wise cannot be told from the weights, and the wrong one gives a "
@@ -224,12 +265,13 @@ def build(contents: Contents, name: str, weight_dtype: str, **options) -> tuple[
     keys = set(contents.weights)  # before the host takes tensors out
     known_keys = host_names(contents.weights, contents.metadata)
     try:
-        model = comfy.sd.load_diffusion_model_state_dict(
-            contents.weights,
-            model_options=WEIGHT_DTYPES[weight_dtype],
-            metadata=contents.metadata,
-            **options,
-        )
+        with offered_to_host(kind_of(contents.weights)):
+            model = comfy.sd.load_diffusion_model_state_dict(
+                contents.weights,
+                model_options=WEIGHT_DTYPES[weight_dtype],
+                metadata=contents.metadata,
+                **options,
+            )
     except RuntimeError as error:
         if "size mismatch" not in str(error):
             raise

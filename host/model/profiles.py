@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, fields
 
 import comfy.samplers
 import torch
-from comfy.model_sampling import CONST, ModelSamplingDiscreteFlow
 from torch import Tensor
 
 from ...kv_policies import (
@@ -23,6 +22,7 @@ from ...kv_policies import (
 )
 from ...rollout.stats import counted
 from ..keys import PROFILE
+from .flow import Step, flow_of, integer_steps
 
 RECACHES = ("chunk by chunk", "together")  # ours, and LongLive's: see `Switch.together`
 OWN_LOOPS = {"hierarchical": Hierarchical, "rolling": RollingForcing, "recompute": ContextRecompute}
@@ -61,6 +61,8 @@ class ARProfile:
     # How the latest frames are run again under a new prompt, one of RECACHES.
     recache: str = "chunk by chunk"
     note: str = ""  # for the user, where our loop is not the one it was trained for
+    # The steps, where each has three numbers; then `steps` are as many and `sigmas` is empty.
+    table: tuple[Step, ...] = ()
 
     def __post_init__(self):
         for name, least in LEAST.items():
@@ -68,6 +70,11 @@ class ARProfile:
                 raise ValueError(
                     f"An AR profile's {name} is {getattr(self, name)}. Use at least {least}."
                 )
+        if self.table and (self.steps != len(self.table) or self.sigmas or self.first_chunk_steps):
+            raise ValueError(
+                f"An AR profile has a table of {len(self.table)} steps and says {self.steps}. "
+                "Let both agree, and leave sigmas and first_chunk_steps out."
+            )
         if self.recache not in RECACHES:
             raise ValueError(
                 f"An AR profile's recache is '{self.recache}'. Use one of: {', '.join(RECACHES)}."
@@ -92,8 +99,9 @@ class ARProfile:
             raise ValueError(
                 f"steps is {steps}. Use at least 1, or 0 for as many as the model was trained for."
             )
-        if self.sigmas and steps in (0, len(self.sigmas)):
-            return torch.tensor([*self.sigmas, 0.0])
+        levels = self.sigmas or tuple(step.sigma for step in self.table)
+        if levels and steps in (0, len(levels)):
+            return torch.tensor([*levels, 0.0])
         # At shift s, "simple" gives s u / (1 + (s - 1) u) at u = 1, 1 - 1/n, ...: Self-Forcing's
         # warped list [1000, 750, 500, 250].
         return comfy.samplers.calculate_sigmas(model_sampling, "simple", steps or self.steps)
@@ -119,6 +127,7 @@ class ARProfile:
             key: tuple(value) if isinstance(value, list) else value
             for key, value in json.loads(text).items()
         }
+        values["table"] = tuple(Step(*step) for step in values.get("table", ()))
         return cls(**{key: value for key, value in values.items() if key in names})
 
 
@@ -137,10 +146,55 @@ class Checkpoint:
     channels: int = 16  # of its latents
     ema: bool = True  # whether to read the averaged one of a training file's two sets of weights
     lora: str = ""  # a file of its own that belongs on it
+    kind: str = ""  # its kind, where that is none of the host's (`kinds.Kind.name`)
 
 
 WITHOUT_POLICY = (
     "Keepsake does so when no KV policy is connected; a connected one goes by its own schedule."
+)
+
+LINGBOT_V2 = dict(
+    name_has=(r"lingbot-?world-?v2.*fast",),
+    source="huggingface.co/robbyant/lingbot-world-v2-14b-causal-fast",
+    licence="CC BY-NC-SA 4.0: no commercial use, and what is made from the weights under the same",
+    width=5120,
+    kind="LingBot-World",
+)
+LINGBOT = (
+    Checkpoint(
+        profile=ARProfile(
+            name="LingBot-World v2",
+            chunk_frames=4,
+            shift=10.0,
+            window_frames=18,
+            sink_frames=6,
+            table=integer_steps(10.0, (0, 250, 500, 750)),
+        ),
+        **LINGBOT_V2,
+    ),
+    Checkpoint(  # chosen, not recognised: the same file, as CMBench calls the authors' function
+        profile=ARProfile(
+            name="LingBot-World v2 (CMBench)",
+            chunk_frames=4,
+            shift=5.0,
+            table=integer_steps(5.0, (0, 179, 358, 679)),
+        ),
+        **LINGBOT_V2,
+    ),
+    Checkpoint(
+        profile=ARProfile(
+            name="LingBot-World v1 fast",
+            chunk_frames=3,
+            shift=10.0,
+            window_frames=21,
+            table=integer_steps(10.0, (0, 179, 358, 679)),
+        ),
+        name_has=(r"lingbot-?world(-v1)?-?fast",),
+        source="huggingface.co/robbyant/lingbot-world-fast",
+        licence="Apache-2.0",
+        width=5120,
+        kind="LingBot-World",
+    ),
 )
 
 # Chunk, steps, shift, window and sink are those of the authors' configurations. "No limit" there
@@ -293,11 +347,12 @@ CHECKPOINTS = (
         source="huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers",
         licence="Apache-2.0",
     ),
+    *LINGBOT,
 )
 PROFILES = {row.profile.name: row.profile for row in CHECKPOINTS}
 
 # Stages of training that the authors publish as well; none is made for a few steps.
-UNFINISHED = r"\b(ode-init|ode|cd|init|ar-diffusion)\b"
+UNFINISHED = r"\b(ode-init|ode|cd|init|ar-diffusion|causal-pretrain)\b"
 # Names of files that cannot be rolled out at all, and what they are.
 NO_AR_MODEL = {
     r"(?<!sf)wan-?2-?[12]-(t2v|i2v|ti2v|flf2v)": "Wan's own bidirectional model, which was never "
@@ -305,6 +360,9 @@ NO_AR_MODEL = {
     "video in chunks. Load a checkpoint that was made for it (Self-Forcing, Causal-Forcing, "
     "LongLive "
     "...), or choose a profile if this is one",
+    r"lingbot-?world.*base": "LingBot-World's bidirectional model, from which the fast ones were "
+    "made and which gives a broken video in chunks. Load lingbot-world-fast or "
+    "lingbot-world-v2-14b-causal-fast, or choose a profile if this is one",
     r"\bsfwan2-2\b": "one of the two experts of FastVideo's SFWan2.2, which take turns in every "
     "chunk; Keepsake runs one model. "
     "Load a checkpoint of one model, or choose a profile to use this expert alone",
@@ -358,21 +416,6 @@ def with_profile(model, profile: ARProfile):
     """Give a profile, and its shift, to a clone of a MODEL."""
     model = model.clone()
     if profile.shift:
-        model.add_object_patch("model_sampling", shifted_flow(model, profile.shift))
+        model.add_object_patch("model_sampling", flow_of(model, profile.shift, profile.table))
     model.model_options["transformer_options"][PROFILE] = profile
     return model
-
-
-class ShiftedFlow(ModelSamplingDiscreteFlow, CONST):
-    """Rectified flow with shifted noise levels."""
-
-
-def shifted_flow(model, shift: float) -> ShiftedFlow:
-    """What the host's node ModelSamplingSD3 puts on a MODEL. Made here, since the node's own call
-    differs by host version.
-    """
-    flow, before = ShiftedFlow(model.model.model_config), model.get_model_object("model_sampling")
-    flow.set_parameters(shift=shift, multiplier=1000)  # a timestep is 1000 times the noise level
-    if hasattr(before, "noise_scale"):  # not in every host that Keepsake is tested with
-        flow.set_noise_scale(before.noise_scale)
-    return flow

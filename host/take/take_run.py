@@ -20,6 +20,7 @@ from ...rollout.trace import Trace
 from ..budget.peaks import Peaks
 from ..files.growing_files import GrowingFiles
 from ..forward.devices import workers_of_lanes
+from ..model.flow import renoise_levels
 from ..show.live import TakeMessages
 from .plan import HostPlan
 from .players import Players
@@ -113,6 +114,7 @@ class TakeRun:
             goes_on=bool(self.request.save_input),
             memory=take_plan.memory,
             names=self.host_plan.stream_names,
+            renoise_sigmas=renoise_levels(self.guider.inner_model.model_sampling, self.sigmas),
         )
         # 3. Chunk after chunk.
         for chunk, latents in run(rollout, partial(self._save_piece, rollout)):
