@@ -15,7 +15,7 @@ drift       of takes with a camera that stands still, the last frames' error aga
             a still picture, 1 another town (`dev/bench drift`)
 seam        of takes with a camera that walks, the error from chunk to chunk
 
-Each of the three stages (recall, drift, speed) has its jobs; what is finished lies in
+Each of the four stages (given, own, drift, speed) has its jobs; what is finished lies in
 OUT/finished.jsonl. --resume goes on from it. --only STAGE runs these stages alone and takes the
 others from the file, as far as they are there: the speed of a machine that is quiet later fills the
 same rows. Of all that is measured, only speed asks for a quiet machine.
@@ -27,7 +27,7 @@ the table, OUT/field.png recall over bytes.
 
 import _common as common
 
-STAGES = "recall", "drift", "speed"
+STAGES = "given", "own", "drift", "speed"
 args = common.start(
     __doc__,
     host_flags=lambda args: [common.SDPA, "--bf16-unet"],
@@ -59,7 +59,7 @@ from finished import Finished
 from keepsake.kv_policies import KVPolicy
 
 policies.add(args.add)
-WALKS = {"prefix": "recall", "t2v": "own_recall"}  # by the recall bench's mode, the column
+MODES = {"given": "prefix", "own": "t2v"}  # of the recall bench, by stage
 
 
 class Sizes(NamedTuple):
@@ -79,12 +79,10 @@ QUICK = Sizes(48, 12, 24, 24, 6, 12, 20)
 
 def jobs_of(stage: str, name: str, sizes: Sizes) -> list:
     """What is to be done for one policy."""
-    if stage == "recall":
+    if mode := MODES.get(stage):
+        steps = recall_takes.STEPS[mode]
         return [
-            recall_takes.Job(
-                mode, name, pair, seed, sizes.context, sizes.new, recall_takes.STEPS[mode]
-            )
-            for mode in WALKS
+            recall_takes.Job(mode, name, pair, seed, sizes.context, sizes.new, steps)
             for pair in range(args.episodes // 2)
             for seed in range(args.seeds)
         ]
@@ -102,25 +100,30 @@ def work(job) -> list[dict]:
     return run(job)
 
 
-def recall_cells(finished: Finished, jobs: list[recall_takes.Job]) -> dict[str, float]:
-    """Recall of both walks with its interval, and what the given one held and read."""
-    cells = {}
-    for mode, column in WALKS.items():
-        takes = recall_takes.by_episode({job: finished[job] for job in jobs if job.mode == mode})
-        sums = recall_takes.sums(takes, "revisit")
-        low, high = cmbench.bounds(
-            lambda pick, sums=sums: cmbench.recall_of(sums[pick]), len(takes)
-        )
-        cells |= {
-            column: float(cmbench.recall_of(sums)),
-            f"{column}_low": low,
-            f"{column}_high": high,
-        }
-        if mode == "prefix":
-            total = partial(recall_takes.total, takes)
-            cells["bytes_share"] = total("bytes") / total("all_bytes")
-            cells["read_share"] = total("read") / total("all_read")
-    return cells
+def given_cells(finished: Finished, jobs: list[recall_takes.Job]) -> dict[str, float]:
+    """Recall with its interval, and what was held and read."""
+    takes = takes_of(finished, jobs)
+    total = partial(recall_takes.total, takes)
+    return {
+        **with_bounds("recall", takes),
+        "bytes_share": total("bytes") / total("all_bytes"),
+        "read_share": total("read") / total("all_read"),
+    }
+
+
+def own_cells(finished: Finished, jobs: list[recall_takes.Job]) -> dict[str, float]:
+    return with_bounds("own_recall", takes_of(finished, jobs))
+
+
+def takes_of(finished: Finished, jobs: list[recall_takes.Job]) -> list[list[dict]]:
+    return recall_takes.by_episode({job: finished[job] for job in jobs})
+
+
+def with_bounds(column: str, takes: list[list[dict]]) -> dict[str, float]:
+    sums = recall_takes.sums(takes, "revisit")
+    low, high = cmbench.bounds(lambda pick: cmbench.recall_of(sums[pick]), len(takes))
+    recall = float(cmbench.recall_of(sums))
+    return {column: recall, f"{column}_low": low, f"{column}_high": high}
 
 
 def drift_cells(finished: Finished, jobs: list[drift_takes.Job]) -> dict[str, float]:
@@ -134,7 +137,7 @@ def speed_cells(finished: Finished, jobs: list[field_speed.Job]) -> dict[str, fl
     return {"speedup": statistics.median(ratios)}
 
 
-CELLS = {"recall": recall_cells, "drift": drift_cells, "speed": speed_cells}
+CELLS = {"given": given_cells, "own": own_cells, "drift": drift_cells, "speed": speed_cells}
 COLUMNS = (
     "recall recall_low recall_high bytes_share read_share speedup drift seam "
     "own_recall own_recall_low own_recall_high"
