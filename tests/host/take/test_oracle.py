@@ -54,8 +54,10 @@ def padded_prompt(seed=1):
     return [[torch.nn.functional.pad(words, (0, 0, 0, 512 - words.shape[1])), {}]]
 
 
-def sample(profile, frames, given=0, policy=None, positive=None):
-    """Normalised latents of a take with the authors' prompt and noise."""
+def sample(profile, frames, given=0, policy=None, positive=None, **request):
+    """Normalised latents of a take with the authors' prompt and noise; `request` as in
+    `tiny.sampler`.
+    """
     model = with_profile(tiny.patch(tiny.tiny_model(causal=False)), profile)
     scaling = model.get_model_object("latent_format")
     prefix = scaling.process_out(tiny.noise_of(given, seed=8, **tiny.SIZE)) if given else None
@@ -63,7 +65,7 @@ def sample(profile, frames, given=0, policy=None, positive=None):
     return scaling.process_in(
         tiny.guide(
             model,
-            tiny.sampler(policy, prefix=prefix),
+            tiny.sampler(policy, prefix=prefix, **request),
             tiny.noise_of(frames, **tiny.SIZE),
             positive or padded_prompt(),
             sigmas=sigmas,

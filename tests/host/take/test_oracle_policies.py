@@ -11,8 +11,16 @@ from typing import NamedTuple
 import pytest
 from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.profiles import PROFILES
-from keepsake.kv_policies import InfinityRope, KVPolicy, Retention, SinkWindow
+from keepsake.kv_policies import (
+    DeCoPrune,
+    InfinityRope,
+    KVPolicy,
+    Retention,
+    SinkWindow,
+    TempDiff,
+)
 from safetensors.torch import load_file
+from torch import Tensor
 
 from .test_oracle import TOLERANCE, padded_prompt, sample
 
@@ -28,6 +36,7 @@ class Case(NamedTuple):
     other: Retention
     changes: tuple[tuple[str, int], ...] = ()  # of the prompt: mode and latent frame
     profile: str = SELF_FORCING
+    given: int = 0  # latent frames
 
 
 CASES = {
@@ -44,19 +53,36 @@ CASES = {
         InfinityRope(cut_distance=44),
         (("cut", 6), ("swap", 27), ("cut", 30)),
     ),
+    # Their cache policies, which are made for a larger model, around a tiny Wan.
+    "cmbench_decoprune": Case(
+        "cmbench", DeCoPrune(gamma=2.4), DeCoPrune(gamma=2.4, dense_chunks=1), given=24
+    ),
+    "cmbench_decoprune_fast_bands": Case(
+        "cmbench",
+        DeCoPrune(gamma=1.1, reindex_bands="fast"),
+        DeCoPrune(gamma=1.1, reindex="off"),
+        given=24,
+    ),
+    "cmbench_temp_diff": Case("cmbench", TempDiff(blocks=20), TempDiff(blocks=19), given=24),
 }
 
 
-def difference(name: str, retention: Retention) -> float:
+def difference(name: str, retention: Retention, **request) -> float:
     """Largest difference to the authors' latents."""
     case = CASES[name]
-    expected = load_file(FILES / f"{case.file}.safetensors")[name]
+    expected = authors(case.file)[name]
     positive = padded_prompt(1)
     for seed, (mode, frame) in enumerate(case.changes, 2):
         positive = add_prompt(positive, padded_prompt(seed), frame, mode, 0, 12)
     policy = KVPolicy(retention)
-    take = sample(PROFILES[case.profile], expected.shape[2], 0, policy, positive)
+    profile, frames = PROFILES[case.profile], expected.shape[2]
+    take = sample(profile, frames, case.given, policy, positive, **request)
     return float((take - expected).abs().max())
+
+
+def authors(file: str) -> dict[str, Tensor]:
+    """By name: latents `[1, C, T, 2h, 2w]`, normalised, and numbers."""
+    return load_file(FILES / f"{file}.safetensors")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -67,3 +93,10 @@ def test_a_take_equals_the_authors(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_comparison_tells_another_policy_apart(name):
     assert difference(name, CASES[name].other) > 50 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].file == "cmbench"])
+def test_the_prune_ratio_is_the_authors(name):
+    stats = []
+    difference(name, CASES[name].retention, on_stats=stats.append)
+    assert stats[0].prune_ratio == pytest.approx(float(authors("cmbench")[f"{name}_prune_ratio"]))
