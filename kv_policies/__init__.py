@@ -19,10 +19,12 @@ from .retention.sink_window import SinkWindow
 from .retention.temp_diff import TempDiff
 from .schedule.clean_pass import CleanPass
 from .schedule.context_recompute import ContextRecompute
+from .schedule.features import MODULES, Features
 from .schedule.flash_forward import FlashForward
 from .schedule.hierarchical import Hierarchical
 from .schedule.rolling_forcing import RollingForcing
 from .schedule.schedule import Schedule, Stage
+from .schedule.taylorseer import TaylorSeer
 from .selection.directed_forcing import DirectedForcing
 from .selection.head_table import HeadTable
 from .selection.monarch_rt import MonarchRT
@@ -31,7 +33,9 @@ from .state import KVMemoryError, State
 from .storage.kv_storage import KVStorage
 from .storage.storage import Storage
 from .take import (
+    FORECAST,
     HISTORY,
+    HOLD,
     SWITCHES,
     BankPlan,
     Chunk,
@@ -66,5 +70,6 @@ SCHEDULES = (
     Hierarchical,
     RollingForcing,
     ContextRecompute,
+    TaylorSeer,
 )
 STORAGES = (Storage, KVStorage)

@@ -38,6 +38,7 @@ class KVPolicy:
         """
         self._check_slots()
         self._check_frames()
+        self._check_steps(take)
         self.retention.check(geometry, take)
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
@@ -72,6 +73,18 @@ class KVPolicy:
                 f"{selection} reads whole latent frames, and {retention} keeps single tokens of "
                 "them, or other ones in each layer. "
                 "Remove one of the two, or use a retention of whole frames, such as SinkWindow."
+            )
+
+    def _check_steps(self, take: Take):
+        """Raise ValueError when the retention looks at a step that the schedule forecasts."""
+        seen, forecast = self.retention.seen_steps(take), self.schedule.forecast_steps(take.steps)
+        unseen = set(seen) & set(forecast)
+        if unseen:
+            schedule, retention = type(self.schedule).__name__, type(self.retention).__name__
+            raise ValueError(
+                f"{retention} looks at step {min(unseen)} of {take.steps} (counted from 0) to "
+                f"decide what stays, and {schedule} forecasts that step. "
+                f"Remove one of the two, or let {schedule} compute more of the first steps."
             )
 
     def describe(self) -> dict:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+# What becomes of the outputs of a forward's modules (`Forward.features`): held, to forecast later
+# steps of the chunk from; or forecast from what is held.
+HOLD, FORECAST = "hold", "forecast"
 HISTORY = "history"  # the cache that a retention looks after
 SWITCHES = ("swap", "recache", "cut")  # how a prompt comes in, by how much of the cache it changes
 
@@ -158,6 +161,7 @@ class Forward:
     step: int = 0  # of denoising; the number of steps: after the last one
     cache: str = HISTORY
     reads: tuple[Read, ...] = ()
+    features: str = ""  # HOLD or FORECAST; a forecast forward writes nothing into its cache
 
     @classmethod
     def of(

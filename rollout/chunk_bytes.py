@@ -28,6 +28,7 @@ class ChunkBytes:
             self.row.allocated_bytes
             - self.row.host_bytes
             + self.device_copied_bytes
+            + self.row.feature_bytes
             + self.latent_bytes
         )
 

@@ -25,6 +25,10 @@ class ChunkRow:
     # Of the buffers, those that are in main memory by choice (KV Storage), whatever the device. The
     # name is a key of the stats' JSON; elsewhere in the code "host" is ComfyUI.
     host_bytes: int = 0
+    # Outputs of modules that were held for later steps, at most; the steps that were forecast from
+    # them (`Schedule.forecast_steps`), counted from 0.
+    feature_bytes: int = 0
+    forecast_steps: tuple[int, ...] = ()
     # By earlier latent frame, see `SelectionRun.reads`. Empty: the chunk was given, or read all
     # that is kept.
     reads: tuple[float, ...] = ()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..kv_policies import Forward, Storage
+from ..kv_policies import MODULES, Forward, Storage
 from .chunk_bytes import ChunkBytes
 from .chunk_row import ChunkRow
 from .loop import run
@@ -130,11 +130,26 @@ class DryRun:
         )
         return ChunkBytes(row, copied_bytes, self.plan.latent_bytes)
 
+    def _see_features(self, forward: Forward):
+        """What the modules of all layers give, as one output."""
+        session, geometry = self.session, self.session.geometry
+        keys = range(self.plan.streams)
+        if session.can_forecast(forward, keys, MODULES):
+            session.forecast_output(forward, keys, MODULES)
+        else:
+            tokens = len(forward.span) * geometry.tokens_per_frame
+            width = len(MODULES) * geometry.layers * geometry.heads * geometry.head_dim
+            shape = (len(keys), tokens, width)
+            output = torch.empty(shape, dtype=session.dtype, device=session.device)
+            session.hold_output(forward, keys, MODULES, output)
+
     def _forward(self, forward: Forward, x: Tensor, sigma) -> Tensor:
         """A model call: counts what is in use, and returns placeholders."""
         session = self.session
         for key in range(self.plan.streams):
             session.stream(key).forwards[forward.cache] += 1
+        if forward.features:
+            self._see_features(forward)
         # Rows move layer by layer, and a row of the simulation holds all of them.
         copied_bytes = session.copied_bytes(forward) // self.layers
         self.copied_bytes = max(self.copied_bytes, copied_bytes)

@@ -186,6 +186,8 @@ class Rollout(Stage):
             with self.trace.phase("policy", forward.chunk):
                 for stream in self.session.streams.values():
                     stream.retention.after_step(forward.chunk, forward.step, x0)
+        if forward.features and forward.step == self.steps - 1:
+            self.session.forget_features()
         self._on_step(forward.chunk, forward.step, x0, x)
         return x0
 

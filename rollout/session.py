@@ -8,7 +8,17 @@ from threading import RLock
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Attention, Forward, Geometry, KVPolicy, State, Take, View
+from ..kv_policies import (
+    FORECAST,
+    HISTORY,
+    Attention,
+    Forward,
+    Geometry,
+    KVPolicy,
+    State,
+    Take,
+    View,
+)
 from .rerun import Rerun
 from .stream import Stream
 
@@ -227,6 +237,40 @@ class Session:
             return parts[0]
         k, v = (torch.cat(side) for side in zip(*parts))
         return k, v
+
+    # -- outputs of modules, held and forecast
+
+    def can_forecast(self, forward: Forward, keys: Sequence[Hashable], module: Hashable) -> bool:
+        """Whether a module's output is to be forecast and every stream in the forward has held
+        some. Without, as of a prompt that begins at this step, it is computed.
+        """
+        return forward.features == FORECAST and all(
+            module in self.stream(key).features for key in keys
+        )
+
+    def hold_output(
+        self, forward: Forward, keys: Sequence[Hashable], module: Hashable, output: Tensor
+    ):
+        """A module's output in a computed forward, `[B, N, C]`, one batch row per stream."""
+        for i, key in enumerate(keys):
+            self.stream(key).features.hold(module, forward.step, output[i : i + 1])
+
+    def forecast_output(
+        self, forward: Forward, keys: Sequence[Hashable], module: Hashable
+    ) -> Tensor:
+        """The same for a forward that is forecast, `[B, N, C]`."""
+        rows = [self.stream(key).features.forecast(module, forward.step) for key in keys]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+    def count_forecast(self, forward: Forward, keys: Sequence[Hashable]):
+        """A forward reached the model's layers, though it is forecast."""
+        for key in keys:
+            self.stream(key).forwards[forward.cache] += 1
+
+    def forget_features(self):
+        """After a chunk's last step."""
+        for stream in self.streams.values():
+            stream.forget_features()
 
     # -- counts
 

@@ -108,6 +108,8 @@ class KVStats:
             self._pruned_words(),
             self._time_words(),
         ]
+        if any(row.forecast_steps for row in self.chunks):
+            lines.append(self._forecast_words())
         if self.measured_peaks:
             peaks = [f"{_mib(nbytes)} {place}" for place, nbytes in self.measured_peaks.items()]
             lines.append(f"measured peaks, weights included - {', '.join(peaks)}")
@@ -154,6 +156,16 @@ class KVStats:
                 phases[name] += seconds
         work = [f"{name} {seconds:.1f} s" for name, seconds in phases.items()]
         return f"time - {self.seconds:.1f} s; work: {', '.join(work)}"
+
+    def _forecast_words(self) -> str:
+        rows = [row for row in self.chunks if not row.given]
+        forecast = [step for row in rows for step in row.forecast_steps]
+        steps = ", ".join(map(str, sorted(set(forecast))))
+        return (
+            f"forecast - {len(forecast)} of the {self.steps * len(rows)} steps of new chunks were "
+            f"not computed (step {steps}, counted from 0); at most "
+            f"{_mib(max(row.feature_bytes for row in rows))} of outputs were held for them"
+        )
 
 
 def _slot_words(part: dict) -> str:

@@ -35,6 +35,7 @@ class Stream:
             name: KVCache(geometry, banks, policy.storage, dtype, place(name))
             for name, banks in plans.items()
         }
+        self.features = policy.schedule.features()
         # Histories that are read on another device, by cache and that device.
         self.copies: dict[tuple[str, torch.device], Layers] = {}
         # By device and layer: of which prompt, and its cross-attention keys and values.
@@ -106,6 +107,10 @@ class Stream:
             if is_useless(*key):
                 self.copies.pop(key, None)
 
+    def forget_features(self):
+        if self.features is not None:
+            self.features.clear()
+
     # -- saved and restored
 
     def state(self) -> State:
@@ -139,6 +144,9 @@ class Stream:
         )
         return copied + sum(cache.nbytes() for cache in self.caches.values())
 
+    def feature_bytes(self) -> int:
+        return 0 if self.features is None else self.features.nbytes()
+
     def main_bytes(self) -> int:
         return sum(cache.main_bytes() for cache in self.caches.values())
 
@@ -156,5 +164,6 @@ class Stream:
     def free(self):
         self.text.clear()
         self.copies.clear()
+        self.forget_features()
         for cache in self.caches.values():
             cache.free()

@@ -26,6 +26,8 @@ class Held:
     bank_bytes: tuple[int, ...]
     allocated_bytes: int
     host_bytes: int
+    feature_bytes: int = 0
+    forecast_steps: tuple[int, ...] = ()
     reads: tuple[float, ...] = ()
 
 
@@ -121,6 +123,8 @@ class Trace:
                 bank_bytes=tuple(live) or (0,),
                 allocated_bytes=allocated,
                 host_bytes=sum(stream.main_bytes() for stream in streams),
+                feature_bytes=sum(stream.feature_bytes() for stream in streams),
+                forecast_steps=_forecast_steps(streams),
             )
             # Once a chunk is enough: what is shown is equal at every step.
             if self.watches and streams and forward.step >= session.take.steps - 1:
@@ -208,6 +212,12 @@ def _banks(stream: Stream, lane: Callable[[str], str]) -> dict[str, list[Bank]]:
             name = lane(cache_name)
             named[f"{name} {number}" if len(cache.banks) > 1 else name].append(bank)
     return named
+
+
+def _forecast_steps(streams: list[Stream]) -> tuple[int, ...]:
+    """Steps of the chunk in work that were forecast."""
+    held = [stream.features for stream in streams if stream.features is not None]
+    return tuple(sorted(set().union(*(features.forecast_steps for features in held))))
 
 
 def _history_tokens(stream: Stream, forward: Forward) -> int:

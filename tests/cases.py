@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     InfinityRope,
     RollingForcing,
     SinkWindow,
+    TaylorSeer,
     TempDiff,
 )
 
@@ -71,6 +72,7 @@ SCHEDULE_PARAMETERS = {
     Hierarchical: [dict(window_frames=5)],
     RollingForcing: [dict(window_frames=9)],
     ContextRecompute: [dict(window_frames=5)],
+    TaylorSeer: [dict(order=1, interval=5, first_steps=2), dict(order=0, first_steps=1)],
 }
 SCHEDULE_CASES = [
     kind(**parameters) for kind in SCHEDULES for parameters in SCHEDULE_PARAMETERS.get(kind, [{}])

@@ -5,7 +5,7 @@ host.
 from threading import Thread
 
 import torch
-from keepsake.kv_policies import Geometry, Take
+from keepsake.kv_policies import MODULES, Geometry, Take
 from keepsake.kv_policies.cache.rope import temporal_frequencies, turn, turn_in_time
 from keepsake.rollout.chunks import in_pieces, plan_chunks, plan_piece
 from keepsake.rollout.loop import run
@@ -87,21 +87,25 @@ class FakeTransformer:
         )
         frame = torch.tensor(span.positions, dtype=torch.float64).repeat_interleave(h * w)
         for layer, weights in enumerate(self.layers):
-            q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
-            q, k = (rotate_in_time(u, frame, 4) for u in (q, k))
-            rows = len(self.streams)
-            out = self.session.attend(
-                forward,
-                list(self.streams),
-                layer,
-                *(u.expand(rows, *u.shape[1:]) for u in (q, k, v)),
-                attention,
-            )
-            y = y + out[:1].tanh()
+            y = y + self._attend(forward, layer, weights, frame, y)[:1].tanh()
         self._record(forward)
         self.on_forward(self.session, forward, x, sigma)
         y = (y @ self.outward).view(1, len(span), h, w, CHANNELS, 2, 2).permute(0, 4, 1, 2, 5, 3, 6)
         return y.reshape(x.shape)
+
+    def _attend(self, forward, layer, weights, frame, y):
+        """Attention of a layer, whose output also stands for those of its other modules."""
+        module = layer, MODULES[0]
+        if forward.features and self.session.can_forecast(forward, self.streams, module):
+            return self.session.forecast_output(forward, self.streams, module)
+        q, k, v = ((y @ weight).unflatten(-1, (HEADS, DIM)) for weight in weights)
+        q, k = (rotate_in_time(u, frame, 4) for u in (q, k))
+        rows = len(self.streams)
+        sides = (u.expand(rows, *u.shape[1:]) for u in (q, k, v))
+        out = self.session.attend(forward, list(self.streams), layer, *sides, attention)
+        for module in MODULES if forward.features else ():
+            self.session.hold_output(forward, self.streams, (layer, module), out)
+        return out
 
     def _record(self, forward):
         for stream in list(self.session.streams.values())[:1]:

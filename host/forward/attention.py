@@ -102,10 +102,11 @@ def _attend(
         pauses.enter_context(outside_malloc_graph())
         return out
 
-    streams = [stream for stream, _ in run.prompts]
     with pauses:
         pauses.enter_context(outside_malloc_graph())
-        return run.session.attend(run.forward, streams, patch.layer, q, k, v, dense, run.is_extra)
+        return run.session.attend(
+            run.forward, run.streams, patch.layer, q, k, v, dense, run.is_extra
+        )
 
 
 @torch.compiler.disable

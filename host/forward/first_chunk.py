@@ -2,6 +2,8 @@
 2605.15141).
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from ...kv_policies import Chunk, Forward
@@ -33,10 +35,11 @@ def refine_first_chunk(model: Model, chunks: list[Chunk], sigmas: Tensor, longer
         # A probe or a clean pass counts as the step after the last, and has no levels below.
         if forward.noise_number not in firsts or forward.step >= len(between):
             return x0
+        between_steps = replace(forward, features="")  # forecasts know whole steps alone
         for place in between[forward.step]:
             level = longer[place]
             noise = model.noise(forward.noise_number - given, place - 1, x0)
-            x0 = model.predict(forward, (1.0 - level) * x0 + level * noise, level)
+            x0 = model.predict(between_steps, (1.0 - level) * x0 + level * noise, level)
         return x0
 
     def noise(number: int, step: int, like: Tensor) -> Tensor:

@@ -2,9 +2,8 @@
 to know.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import comfy.model_management
 import comfy.model_patcher
@@ -19,40 +18,10 @@ from ...rollout.rollout import Model
 from ...rollout.session import Session
 from ..keys import FORWARD, LEVELS, RUN, STREAMS
 from ..model.backbone import rotation
-from .attention import outside_malloc_graph
 from .conditioning import active_conditionings, has_hooks
+from .features import tapped
+from .forward_context import ForwardContext
 from .prompts import Prompts, stream_and_prompt
-
-
-@dataclass(frozen=True)
-class ForwardContext:
-    """What the attention patch needs to know of one model call."""
-
-    session: Session
-    forward: Forward
-    prompts: list  # of each batch row: its stream, and the prompt in force
-    rotation: Tensor
-    text_is_constant: bool
-    is_extra: list[bool]  # of each batch row: as in `Session.attend`
-    made: dict[str, Tensor]  # what was made once for this span, by name
-
-    def once_a_span(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """What depends on the latent frames in work and on nothing else: made in the first of the
-        forwards that work on them one after another, and kept for the others.
-        """
-        if name not in self.made:
-            with outside_malloc_graph():
-                self.made[name] = make()
-        return self.made[name]
-
-    def require_all_rows(self, x: Tensor, layer: int):
-        """ValueError, in a sentence, where `x` has not a row for each prompt."""
-        if len(x) != len(self.prompts):
-            raise ValueError(
-                f"Another node runs layer {layer} of the model for {len(x)} of the "
-                f"{len(self.prompts)} prompts of a forward, and a take cannot tell which caches "
-                "they belong to. Remove that node, or turn off what it leaves out."
-            )
 
 
 def guided_model(
@@ -203,7 +172,7 @@ class TakeWrappers:
         prompts = [stream_and_prompt(uuid) for uuid in transformer_options["uuids"]]
         if forward.span != self.span:
             self.span, self.made = forward.span, {}
-        context = ForwardContext(
+        run = ForwardContext(
             session=self.session,
             forward=forward,
             prompts=prompts,
@@ -212,15 +181,19 @@ class TakeWrappers:
             text_is_constant=self.text_is_constant,
             made=self.made,
         )
-        return executor(
-            x,
-            t,
-            self._cut(c_concat, forward.span),
-            c_crossattn,
-            control,
-            {**transformer_options, RUN: context},
-            **{name: self._cut(value, forward.span) for name, value in kwargs.items()},
-        )
+        # An extra forward of a guider is computed: it leaves out layers, or its like is not run at
+        # every step.
+        has_features = forward.features and not any(run.is_extra)
+        with tapped(self.backbone, run) if has_features else nullcontext():
+            return executor(
+                x,
+                t,
+                self._cut(c_concat, forward.span),
+                c_crossattn,
+                control,
+                {**transformer_options, RUN: run},
+                **{name: self._cut(value, forward.span) for name, value in kwargs.items()},
+            )
 
     def diffusion_model(
         self,

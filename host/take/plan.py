@@ -49,6 +49,7 @@ class HostPlan:
         return (
             self._busiest_device_bytes()
             + last.device_copied_bytes
+            + max(chunk.row.feature_bytes for chunk in self.estimate.least)
             + last.latent_bytes
             + self._expected_extra_bytes()
         )

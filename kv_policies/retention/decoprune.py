@@ -64,6 +64,10 @@ class DeCoPrune(TokenPrune):
         super().check(geometry, take)
         check_probe_step(self.probe_step, take)
 
+    def seen_steps(self, take: Take) -> tuple[int, ...]:
+        step = scored_step(self.probe_step, take).step
+        return () if step is None else (step,)
+
     @property
     def by_content(self) -> bool:
         return self.mode != "target_keep"

@@ -51,6 +51,9 @@ class OtherChoice(Retention):
     def check(self, geometry: Geometry, take: Take):
         self.of.check(geometry, take)
 
+    def seen_steps(self, take: Take) -> tuple[int, ...]:
+        return self.of.seen_steps(take)
+
     def banks(self, geometry: Geometry, take: Take) -> list[BankPlan]:
         return self.of.banks(geometry, take)
 

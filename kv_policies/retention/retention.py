@@ -129,6 +129,12 @@ class Retention(ABC):
     # refuses it.
     rewrites: ClassVar[bool] = False
 
+    def seen_steps(self, take: Take) -> tuple[int, ...]:
+        """Steps of denoising whose predictions or queries decide what stays, so that a schedule
+        must compute them.
+        """
+        return ()
+
     # For the estimate, which simulates a take without its picture.
 
     @property

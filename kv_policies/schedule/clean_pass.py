@@ -33,8 +33,13 @@ class CleanPass(Schedule):
             else:
                 x = stage.noise(chunk.span)
                 for step in range(stage.steps):
-                    x0 = stage.denoise(forward.at(step), x)
-                    x = stage.renoise(forward.at(step), x0)
+                    at_step = self.forward_at(forward, step)
+                    x0 = stage.denoise(at_step, x)
+                    x = stage.renoise(at_step, x0)
             if stage.is_read_later(chunk):
                 stage.clean(chunk, x, self.context_noise)
             yield chunk, x
+
+    def forward_at(self, forward: Forward, step: int) -> Forward:
+        """A chunk's forward at a step of denoising."""
+        return forward.at(step)

@@ -15,6 +15,7 @@ from ..take import HISTORY, Chunk, Forward, Geometry, Span, Take
 if TYPE_CHECKING:
     from ..retention.retention import Retention
     from ..take import BankPlan
+    from .features import Features
 
 
 class Stage(Protocol):
@@ -157,6 +158,16 @@ class Schedule(ABC):
         counts to.
         """
         return sum(1 if chunks[i].given else steps for i in piece)
+
+    def features(self) -> Features | None:
+        """What each stream holds its modules' outputs in, where the schedule has forwards that are
+        forecast from them.
+        """
+        return None
+
+    def forecast_steps(self, steps: int) -> tuple[int, ...]:
+        """Steps of denoising, of so many, whose forwards are forecast and not computed."""
+        return ()
 
     def carries(self, chunks: list[Chunk], steps: int, made: int) -> dict[str, int]:
         """What is in `Stage.carried` once so many chunks are made: by name, how many latent

@@ -21,17 +21,18 @@ from keepsake.kv_policies import (
     Selection,
     Storage,
     Take,
+    TaylorSeer,
 )
 
 from .. import fake
 
-TAKE = Take(60, 0, (1.0, 0.9, 0.8, 0.0), 0)
+TAKE = Take(60, 0, (1.0, 0.9, 0.8, 0.5, 0.0), 0)
 SELECTED = {
     (schedule, selection)
-    for schedule in (CleanPass, RollingForcing)
+    for schedule in (CleanPass, RollingForcing, TaylorSeer)
     for selection in (DirectedForcing, MonarchRT)
 }
-HELD = {(CleanPass, KVStorage)}
+HELD = {(CleanPass, KVStorage), (TaylorSeer, KVStorage)}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from keepsake.kv_policies import (
     RandomPrune,
     SinkWindow,
     Take,
+    TaylorSeer,
     TempDiffPrune,
 )
 from keepsake.kv_policies.selection.masked_head import MaskedHead
@@ -50,6 +51,14 @@ FIXED = (
     HELD
     + [KVPolicy(retention) for retention in RETENTION_CASES if not retention.by_content]
     + [KVPolicy(schedule=schedule) for schedule in OWN_HISTORY]
+    + [
+        KVPolicy(schedule=TaylorSeer(first_steps=1)),
+        KVPolicy(
+            SinkWindow(1, 7),
+            schedule=TaylorSeer(first_steps=2),
+            storage=KVStorage("int8", 1, 0),
+        ),
+    ]
 )
 TAKES = [
     dict(frames=8, streams=2),

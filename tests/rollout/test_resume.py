@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
     RollingForcing,
     SinkWindow,
     Take,
+    TaylorSeer,
 )
 from keepsake.rollout.memory_file import load_memory, save_memory
 from keepsake.rollout.timeline import PromptStart
@@ -68,6 +69,7 @@ POLICIES = [
     *HELD,
     *(KVPolicy(retention) for retention in RETENTION_CASES),
     *(KVPolicy(schedule=schedule) for schedule in SCHEDULED),
+    KVPolicy(SinkWindow(1, 6), schedule=TaylorSeer(first_steps=1)),
     KVPolicy(
         RETENTION_CASES[0],
         DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE),
@@ -122,6 +124,8 @@ def draw_take(policy, draw, most_frames=14):
     )
     if any(start.mode not in policy.schedule.switches for start in options["starts"]):
         options["starts"] = (PromptStart(frames // 2),) * ("swap" in policy.schedule.switches)
+    if policy.schedule.forecast_steps(4):
+        options["sigmas"] = (1.0, 0.95, 0.9, 0.5, 0.0)
     given = 0 if options["prefix"] is None else options["prefix"].shape[2]
     policy.check(fake.geometry(options["chunk_frames"]), Take(frames, given, options["sigmas"], 1))
     return options

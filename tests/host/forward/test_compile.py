@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch._dynamo
 from comfy_api.torch_helpers import set_torch_compile_wrapper
-from keepsake.kv_policies import KVPolicy, SinkWindow
+from keepsake.kv_policies import KVPolicy, SinkWindow, TaylorSeer
 from support import tiny
 
 LAYERS = 10  # more than torch.compile's limit of eight versions of a function
@@ -21,7 +21,10 @@ def nothing_compiled():
     gc.collect()
 
 
-def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles():
+@pytest.mark.parametrize(
+    "policy", [KVPolicy(SinkWindow(1, 4)), KVPolicy(schedule=TaylorSeer())], ids=repr
+)
+def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles(policy):
     """Where the layer's number or a count of the session was a constant of what is compiled, the
     ninth layer met the limit, and from there on nothing was compiled.
     """
@@ -31,7 +34,7 @@ def test_a_compiled_model_makes_the_same_take_within_the_limit_of_recompiles():
     set_torch_compile_wrapper(compiled, backend="eager", keys=blocks)
 
     def take(model):
-        sampler = tiny.sampler(KVPolicy(SinkWindow(1, 4)), 1)
+        sampler = tiny.sampler(policy, 1)
         return tiny.guide(model, sampler, tiny.noise_of(12, 4, 4))
 
     plain = take(model)

@@ -21,6 +21,7 @@ from keepsake.kv_policies import (
     ReversePrune,
     RollingForcing,
     SinkWindow,
+    TaylorSeer,
     TempDiff,
     TempDiffPrune,
 )
@@ -54,6 +55,7 @@ PARAMETERS = {
     ),
     Hierarchical: dict(window_frames=9),
     RollingForcing: dict(window_frames=12),
+    TaylorSeer: dict(first_steps=2),
 }
 
 
@@ -100,6 +102,7 @@ def prompts(mode, blend=0, at=SWITCH, recache_frames=12, to=4):
 
 def take(model, policy, positive=None, prefix=None, frames=FRAMES, **options):
     stats = []
+    fewest = 4 if policy.schedule.forecast_steps(4) else 2
     out = tiny.ours(
         model,
         tiny.noise_of(frames, 4, 4),
@@ -107,7 +110,7 @@ def take(model, policy, positive=None, prefix=None, frames=FRAMES, **options):
         policy,
         prefix,
         positive=positive,
-        steps=options.pop("steps", 2),
+        steps=options.pop("steps", fewest),
         on_stats=stats.append,
         **options,
     )
