@@ -28,6 +28,7 @@ class InfinityRope(Retention):
     sink_frames: int = 1
     cut_distance: int = 45
     cut_forgets: ClassVar[bool] = False
+    whole_frames: ClassVar = True
 
     def __post_init__(self):
         if not 0 <= self.sink_frames < self.window_frames:
