@@ -40,6 +40,7 @@ class KVPolicy:
         self._check_frames()
         self._check_steps(take)
         self.retention.check(geometry, take)
+        self._check_layers(geometry, take)
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
         moving_frames = self.retention.moving_frames(take)
@@ -85,6 +86,25 @@ class KVPolicy:
                 f"{retention} looks at step {min(unseen)} of {take.steps} (counted from 0) to "
                 f"decide what stays, and {schedule} forecasts that step. "
                 f"Remove one of the two, or let {schedule} compute more of the first steps."
+            )
+
+    def _check_layers(self, geometry: Geometry, take: Take):
+        """Raise ValueError when a slot needs what a cache whose layers hold tokens of their own
+        does not have.
+        """
+        if not any(plan.by_layer for plan in self.retention.banks(geometry, take)):
+            return
+        retention = type(self.retention).__name__
+        own = f"{retention} keeps other tokens in each layer, and"
+        if self.selection.reads_frames:
+            raise ValueError(
+                f"{own} {type(self.selection).__name__} chooses by frames that all layers hold. "
+                "Remove one of the two."
+            )
+        if self.storage.has_fewer_bits:
+            raise ValueError(
+                f"{own} KV Storage codes the same ones in all. Use its dtype model, or another "
+                "retention."
             )
 
     def describe(self) -> dict:

@@ -198,6 +198,7 @@ class BankPlan:
     held_frames: int = 0  # whose original keys are held beside the bank, see `Bank.hold`
     holds_values: bool = False  # and whose values, so that the rows themselves may go
     merges: bool = False  # rows are rewritten that count as other tokens, see `Bank.rewrite`
+    by_layer: bool = False  # each layer holds as many tokens as the others, but its own
 
     def heads_by_layer(self, geometry: Geometry) -> tuple[tuple[int, ...], ...]:
         return self.heads or (tuple(range(geometry.heads)),) * geometry.layers

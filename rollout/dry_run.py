@@ -32,8 +32,7 @@ def merged_rows(plan: TakePlan) -> tuple[int, int]:
     policy = plan.policy
     geometry = plan.geometry
     # 1. A saved memory counts single tokens, and coded rows come in groups of tokens: no merging.
-    has_fewer_bits = policy.storage.anywhere() != Storage()
-    if plan.memory or has_fewer_bits:
+    if plan.memory or policy.storage.has_fewer_bits:
         return 1, 1
     # 2. Tokens merge wherever the history lies.
     tokens = policy.retention.grain(geometry, {chunk.frames for chunk in plan.chunks})

@@ -16,7 +16,9 @@ from .stream import Stream
 
 @dataclass(frozen=True, eq=False)
 class MemoryMap:
-    """One take of a batch. A head group is the heads of one bank, which hold the same tokens."""
+    """One take of a batch. A head group is the heads of one bank, or of one layer of a bank by
+    layer, which hold the same tokens.
+    """
 
     # int32 [groups, T, h, w]: number of the last chunk that could read a token; -1 where no chunk
     # of this run could
@@ -63,9 +65,9 @@ class MemoryWatch:
         cache = stream.caches[cache_name]
         self.geometry = cache.geometry
         heads = self.geometry.layers * self.geometry.heads
-        self.shares = tuple(sum(map(len, bank.heads)) / heads for bank in cache.banks)
+        self.shares = tuple(group / heads for bank in cache.banks for group in bank.groups)
         # [groups, all tokens of the take]
-        shape = (len(cache.banks), frames * self.geometry.tokens_per_frame)
+        shape = (len(self.shares), frames * self.geometry.tokens_per_frame)
         self.held_until = torch.full(shape, -1, dtype=torch.int32)
 
     def see(self, chunk: int, parts: Iterable[tuple[int, Tensor]]):

@@ -54,8 +54,8 @@ def recache(session: Session, candidates: list[Chunk], run: Run, together: bool 
     forward. Returns the latent frames that were.
 
     Works for every retention: of each chunk that is run again, the tokens that were kept before
-    stay. Chunks before the first one that is still kept, unmoved, are left out: they are gone, or
-    stand elsewhere in time.
+    stay. Chunks before the first one that is still kept, unmoved, are left out: they are gone,
+    stand elsewhere in time, or each layer has its own tokens of them.
     """
     banks = [bank for stream in session.streams.values() for bank in stream.caches[HISTORY].banks]
 
@@ -68,6 +68,7 @@ def recache(session: Session, candidates: list[Chunk], run: Run, together: bool 
     # 2. Forget all of them, and remember which tokens were kept.
     start = again[0].start_frame
     kept = [bank.rewind(start) for bank in banks]
+    older = [bank.committed for bank in banks]
 
     # 3. Write each anew, and keep the same tokens of it.
     rerun = _run_together(session, again, dict(zip(banks, kept)), run) if together else None
@@ -80,10 +81,9 @@ def recache(session: Session, candidates: list[Chunk], run: Run, together: bool 
         else:
             run(Forward.of(old), session.latents[old.index])
         session.commit(HISTORY, before)
-        for bank, token_ids in zip(banks, kept):
-            is_older = bank.frame[: bank.length] < start
-            is_kept = torch.isin(bank.token_ids(), token_ids)
-            bank.keep((is_older | is_kept).nonzero()[:, 0])
+        for bank, token_ids, rows in zip(banks, kept, older):
+            is_kept = torch.isin(bank.token_ids(rows), token_ids)
+            bank.keep(rows + is_kept.nonzero()[:, 0], first_kept=rows)
     return range(start, again[-1].end_frame)
 
 
@@ -106,13 +106,16 @@ def _run_together(
 
 
 def _is_in_place(chunk: Chunk, banks: list[Bank]) -> bool:
-    """Whether tokens of a chunk are kept in any bank, and in every bank stand at their own time;
-    and no row from there on is a merged one, which running chunks again would undo.
+    """Whether tokens of a chunk are kept in any bank, and in every bank stand at their own time.
+    From there on all layers must hold the same rows, and none that is merged, which running chunks
+    again would undo.
     """
     rows = [(bank, bank.rows_of(chunk.start_frame, chunk.end_frame - 1)) for bank in banks]
     is_kept = any(r.stop > r.start for _, r in rows)
     return is_kept and all(
-        torch.equal(bank.position[r], bank.frame[r].double())
+        bank.columns.are_alike(slice(r.start, bank.committed))
+        and bool((bank.frame[..., : r.start] < chunk.start_frame).all())
+        and torch.equal(bank.position[..., r], bank.frame[..., r].double())
         and bank.stand_for_themselves(slice(r.start, bank.length))
         for bank, r in rows
     )

@@ -220,14 +220,14 @@ class Rollout(Stage):
 
     def write(self, forward: Forward, x: Tensor, sigma: float):
         forward = forward.at(self.steps)
-        if forward.chunk.given:
-            self.trace.measure(self.session, forward)
         with self.trace.phase("clean", forward.chunk):
             self._write(forward, x, sigma)
 
     def _write(self, forward: Forward, x: Tensor, sigma: float):
         before = self.session.forward_counts(forward.cache)
         self.model.write(forward, self.bring(x, forward.cache), sigma)
+        if forward.chunk.given:
+            self.trace.measure(self.session, forward)
         self.session.commit(forward.cache, before)
 
     def _probe(self, chunk: Chunk, x0: Tensor):

@@ -157,7 +157,7 @@ class Session:
                 k[i : i + 1],
                 v[i : i + 1],
                 attention,
-                writes=forward.cache == HISTORY or not (is_extra and is_extra[i]),
+                is_extra=bool(is_extra) and is_extra[i],
             )
             for i, key in enumerate(keys)
         ]
@@ -172,20 +172,20 @@ class Session:
         k: Tensor,
         v: Tensor,
         attention: Attention,
-        writes: bool,
+        is_extra: bool,
     ) -> Tensor:
         """One stream's batch row: write its keys and values, then read by the policy."""
         stream.forwards[forward.cache] += layer == 0
-        if writes:
+        if _writes(forward, is_extra):
             stream.count_layer(forward.cache, layer)
         views = [view for view in stream.views(forward) if view.heads(layer)]
         if len(views) == 1:  # all heads together: no gather, no scatter
-            return self._attend_in(forward, stream, layer, q, k, v, views[0], attention, writes)
+            return self._attend_in(forward, stream, layer, q, k, v, views[0], attention, is_extra)
         out = torch.empty_like(q)
         for view in views:
             heads = view.bank.head_index[layer]
             sides = (side[:, :, heads] for side in (q, k, v))
-            read = self._attend_in(forward, stream, layer, *sides, view, attention, writes)
+            read = self._attend_in(forward, stream, layer, *sides, view, attention, is_extra)
             out[:, :, heads] = read.unflatten(-1, (len(heads), -1))
         return out.flatten(2)
 
@@ -199,13 +199,15 @@ class Session:
         v: Tensor,
         view: View,
         attention: Attention,
-        writes: bool,
+        is_extra: bool,
     ) -> Tensor:
         """One group of heads, `[1, N, H, D]` each. Returns `[1, N, H * D]`."""
+        if stream.retention.chooses and not is_extra:
+            stream.retention.choose(layer, forward, q, view.bank)
         if self.rerun:
             own = self.rerun.take(view.bank, layer, k, v)
             return attention(q, *view.with_own(*own).read(layer))
-        if writes:
+        if _writes(forward, is_extra):
             view.bank.write(layer, k, v)
         else:
             view = view.with_own(k, v)
@@ -291,6 +293,11 @@ class Session:
         self.streams.clear()
         self.in_work.clear()
         self.latents.clear()
+
+
+def _writes(forward: Forward, is_extra: bool) -> bool:
+    """Whether a forward leaves keys and values in its cache, see `Session.attend`."""
+    return forward.cache == HISTORY or not is_extra
 
 
 def _check_layers(missing: list[int]):

@@ -135,8 +135,8 @@ class Trace:
         chunk = forward.chunk
         if self._watch is None:
             self._watch = MemoryWatch(stream, forward.cache, total_frames)
-        ids = [view.history_ids() for view in stream.views(forward)]
-        self._watch.see(chunk.index, enumerate(ids))
+        groups = (ids for view in stream.views(forward) for ids in view.history_ids_by_group())
+        self._watch.see(chunk.index, enumerate(groups))
         reads = stream.selection.reads(chunk)
         if reads is not None:
             shares = reads[: chunk.start_frame].tolist()

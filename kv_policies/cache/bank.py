@@ -1,25 +1,33 @@
 """Preallocated rows of keys and values, and for every row the token that it came from."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..state import State, damaged, tensor_of
 from ..take import BankPlan, Geometry, Span
+from .columns import Columns
 from .pages import BankPages, Pages, PageSource, Sides
 from .rope import frequencies_of, turn_in_time
 
-COLUMNS = ("frame", "cell", "position")
+
+class OpenChoice(NamedTuple):
+    """What layers have yet to choose from, see `Bank.open`."""
+
+    first_kept: int  # rows that stay in all layers
+    columns: State  # of the history as it was
+    layers: set[int]  # that have yet to choose
 
 
 class Bank:
-    """Cached tokens of one group of heads. All layers hold the same tokens in the same order.
+    """Cached tokens of one group of heads. All layers hold the same tokens in the same order; with
+    `BankPlan.by_layer` each holds as many as the others, but its own.
 
     Rows `[0, committed)` are history, rows `[committed, length)` belong to the chunk in work and
-    are overwritten by each of its forwards. Each row has a `frame`, a `cell` (row * w + column of
-    the token in its latent frame) and a `position` (the temporal position that its key is rotated
-    at). These three lie on the CPU, so that policies decide without waiting for the device.
+    are overwritten by each of its forwards. Each row has a `frame`, a `cell` and a `position`, see
+    `Columns`.
 
     A merged row was computed from others, see `rewrite`. Its frame and cell say where it stands; in
     a bank whose plan merges, `source` says which token it counts as (an id as in `token_ids`), -1
@@ -49,26 +57,49 @@ class Bank:
         heads = [len(group) for group in self.heads]
         self.holds_values = plan.holds_values
         self.merges = plan.merges
-        self.columns = (*COLUMNS, "source") if plan.merges else COLUMNS
+        self.by_layer = plan.by_layer
         self.store = storage.pages(self.capacity, heads, geometry, dtype, device)
         # Bytes of a row: of the keys alone in the layer with the most heads, and of keys and values
         # in all layers.
         self._key_row_bytes = max(heads) * geometry.head_dim * dtype.itemsize
         self._row_bytes = 2 * sum(heads) * geometry.head_dim * dtype.itemsize
-        self.frame = torch.empty(self.capacity, dtype=torch.long)
-        self.cell = torch.empty(self.capacity, dtype=torch.long)
-        self.position = torch.empty(self.capacity, dtype=torch.float64)
-        self.source = torch.empty(self.capacity if plan.merges else 0, dtype=torch.long)
+        self.columns = Columns(
+            self.capacity, geometry.layers if plan.by_layer else None, plan.merges
+        )
         self.length = 0
         self.committed = 0
         self.shot = 0  # first latent frame of the shot of the chunk in work
         self._held_position = torch.empty(0, dtype=torch.float64)  # of held rows, see `hold`
         self.copied_bytes = 0  # most bytes of temporary copies that moving rows has made
+        self._open: OpenChoice | None = None  # while layers have yet to choose, see `open`
+
+    @property
+    def frame(self) -> Tensor:
+        """Latent frame of each row, long `[capacity]`, or `[layers, capacity]` by layer."""
+        return self.columns.frame
+
+    @property
+    def cell(self) -> Tensor:
+        """Row * w + column of each row's token in its latent frame, likewise."""
+        return self.columns.cell
+
+    @property
+    def position(self) -> Tensor:
+        """Temporal position that each row's key is rotated at, float64, likewise."""
+        return self.columns.position
 
     @property
     def pages(self) -> list[Pages]:
         """The pages by layer."""
         return self.store.layers
+
+    @property
+    def groups(self) -> list[int]:
+        """The heads in numbers, over all layers, that hold the same tokens: of the bank, or by
+        layer.
+        """
+        heads = [len(group) for group in self.heads]
+        return heads if self.by_layer else [sum(heads)]
 
     def reserve(self, span: Span, shot: int = 0):
         """Append the rows of a span, in the shot that begins with latent frame `shot`. Their keys
@@ -85,25 +116,14 @@ class Bank:
             needed = -(-end // tokens)
             larger = self.capacity // tokens * 5 // 4
             self._grow(min(self.most, tokens * max(needed, larger)))
-        rows = slice(self.length, end)
-        numbers = torch.tensor(span.numbers)
-        positions = torch.tensor(span.positions, dtype=torch.float64)
-        self.frame[rows] = numbers.repeat_interleave(tokens)
-        self.position[rows] = positions.repeat_interleave(tokens)
-        self.cell[rows] = torch.arange(tokens).repeat(len(span))
-        if self.merges:
-            self.source[rows] = self.frame[rows] * tokens + self.cell[rows]
+        self.columns.write(slice(self.length, end), span, tokens)
         self.length = end
         self.shot = shot
 
     def _grow(self, capacity: int):
         self.store.grow(capacity, self.length)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(self.capacity))
-        for name in self.columns:
-            old = getattr(self, name)
-            new = old.new_empty(capacity)
-            new[: self.length] = old[: self.length]
-            setattr(self, name, new)
+        self.columns.grow(capacity, self.length)
         self.capacity = capacity
 
     def take_names(self, other: "Bank", rows: Tensor, frames: int):
@@ -111,10 +131,7 @@ class Bank:
         latent frames; `take_rows` brings their keys and values. This bank has no row yet.
         """
         self.capacity = frames * self.geometry.tokens_per_frame
-        for name in COLUMNS:
-            new = getattr(self, name).new_empty(self.capacity)
-            new[: len(rows)] = getattr(other, name)[rows]
-            setattr(self, name, new)
+        self.columns.take(other.columns, rows, self.capacity)
         self.length = self.committed = len(rows)
 
     def take_rows(self, other: "Bank", rows: Tensor, layer: int):
@@ -143,7 +160,9 @@ class Bank:
     def commit(self):
         """The rows of the chunk in work become history."""
         self.committed = self.length
-        self.store.commit(self.frame[: self.length].contiguous(), self.shot)
+        self._open = None
+        frame = self.columns.of_first_layer("frame")[: self.length]
+        self.store.commit(frame.contiguous(), self.shot)
 
     def discard(self):
         """Give up the rows of the chunk in work."""
@@ -155,9 +174,11 @@ class Bank:
         self._hold(0)
 
     def rewind(self, first: int) -> Tensor:
-        """Forget the history rows from latent frame `first` on, and return their `token_ids`."""
+        """Forget the history rows from latent frame `first` on, and return their `token_ids`; by
+        layer, all layers must hold the same there.
+        """
         start = self.rows_of(0, first - 1).stop
-        forgotten = self.token_ids()[start:]
+        forgotten = self.token_ids(start)
         self._truncate(start)
         return forgotten
 
@@ -167,24 +188,33 @@ class Bank:
         self.committed = self.length
         self.keep(torch.arange(length))
 
-    def token_ids(self) -> Tensor:
-        """One number for the token of each live row, long: frame * tokens of a frame + cell."""
-        return self.frame[: self.length] * self.geometry.tokens_per_frame + self.cell[: self.length]
+    def token_ids(self, start: int = 0) -> Tensor:
+        """One number for the token of each live row from `start` on, long: frame * tokens of a
+        frame + cell. By layer, those of the first one.
+        """
+        frame, cell = (
+            self.columns.of_first_layer(name)[start : self.length] for name in ("frame", "cell")
+        )
+        return frame * self.geometry.tokens_per_frame + cell
 
     def source_ids(self, rows: slice) -> Tensor:
-        """The tokens that live rows count as, long; rows that count as none are left out."""
+        """The tokens that live rows count as, long; rows that count as none are left out. By layer,
+        those of the first one.
+        """
         if not self.merges:
             return self.token_ids()[rows]
-        source = self.source[rows]
+        source = self.columns.source[rows]
         return source[source >= 0]
 
     def stand_for_themselves(self, rows: slice) -> bool:
         """Whether none of these live rows counts as another token, or as none."""
-        return not self.merges or torch.equal(self.source[rows], self.token_ids()[rows])
+        return not self.merges or torch.equal(self.columns.source[rows], self.token_ids()[rows])
 
     def rows_of(self, first: int, last: int) -> slice:
-        """Where the history rows of the latent frames `first` to `last` lie; frames ascend."""
-        frame = self.frame[: self.committed].contiguous()
+        """Where the history rows of the latent frames `first` to `last` lie; frames ascend. By
+        layer, those of the first one.
+        """
+        frame = self.columns.of_first_layer("frame")[: self.committed].contiguous()
         start, stop = torch.searchsorted(frame, torch.tensor([first, last + 1])).tolist()
         return slice(start, stop)
 
@@ -209,11 +239,40 @@ class Bank:
         target = slice(first_kept + still, length)
         self.store.gather(moving, target)
         self.copied_bytes = max(self.copied_bytes, self.side_bytes(len(moving)))
-        for name in self.columns:
-            column = getattr(self, name)
-            column[target] = column[moving]
+        self.columns.gather(moving, target)
         self.committed = length - own
         self.length = length
+
+    def open(self, history: int, first_kept: int):
+        """By layer: of the history, `history` rows stay, in each layer those that `choose` says;
+        the first `first_kept` stay in all. Before the chunk's rows are reserved.
+
+        A layer that does not choose before they are written keeps its first ones.
+        """
+        self._open = OpenChoice(
+            first_kept, self.columns.state(self.committed), set(range(self.geometry.layers))
+        )
+        self.copied_bytes = max(self.copied_bytes, self.side_bytes(history - first_kept))
+        self.committed = self.length = history
+
+    def is_open(self, layer: int) -> bool:
+        """Whether a layer has yet to choose."""
+        return self._open is not None and layer in self._open.layers
+
+    def open_keys(self, layer: int, rows: slice) -> Tensor:
+        """Keys of history rows of a layer that has yet to choose, `[1, S, H, D]`, where they lie:
+        perhaps in main memory.
+        """
+        return self.store.keys(layer, rows)
+
+    def choose(self, layer: int, rows: Tensor):
+        """Which rows (long, ascending) of the history stay in a layer, behind those that stay in
+        all; as many as `open` said.
+        """
+        target = slice(self._open.first_kept, self.committed)
+        self.store.gather_in(layer, rows, target)
+        self.columns.choose(layer, self._open.columns, rows, target)
+        self._open.layers.discard(layer)
 
     def hold(self, count: int):
         """Keep a copy of the keys of the first `count` rows beside the bank, once, for `move` to
@@ -226,7 +285,7 @@ class Bank:
             self._hold(count)
 
     def _hold(self, count: int):
-        self._held_position = self.position[:count].clone()
+        self._held_position = self.columns.of_first_layer("position")[:count].clone()
         self.store.hold(count, self.holds_values)
 
     def read_held(self, layer: int, rows: Tensor) -> tuple[Sides, Tensor]:
@@ -252,7 +311,7 @@ class Bank:
         if position is not None:
             self.position[rows] = position
         if source is not None:
-            self.source[rows] = source
+            self.columns.source[rows] = source
         if holds:
             self._held_position[rows] = self.position[rows]
 
@@ -265,67 +324,45 @@ class Bank:
         Held rows start from their originals, so that a sink which moves with every chunk gathers no
         rounding error; for the others each move rounds the key to its dtype once.
         """
-        if torch.equal(position, self.position[: len(position)]):
+        origin_of_all = self.columns.of_first_layer("position")
+        if torch.equal(position, origin_of_all[: len(position)]):
             return
         held = min(len(self._held_position), len(position))
         frequencies = frequencies_of(self.geometry)[:pairs]
         for rows, origin in (
             (slice(0, held), self._held_position),
-            (slice(held, len(position)), self.position),
+            (slice(held, len(position)), origin_of_all),
         ):
             if rows.start == rows.stop:
                 continue
             shift = position[rows] - origin[rows]
             cos, sin = turn_in_time(shift, frequencies, self.device)
             self.store.turn(rows, cos, sin)
-        self.position[: len(position)] = position
+        self.position[..., : len(position)] = position
 
     def state(self) -> State:
         """The history, copied to the CPU."""
         return {
-            "frame": self.frame[: self.committed].clone(),
-            "cell": self.cell[: self.committed].clone(),
-            "position": self.position[: self.committed].clone(),
+            **self.columns.state(self.committed),
             "held_position": self._held_position.clone(),
-            **({"source": self.source[: self.committed].clone()} if self.merges else {}),
             "layers": self.store.state(self.committed),
         }
 
     def restore(self, state: State):
         """Begin with the history that `state` gave; KVMemoryError where it does not fit."""
-        frame = tensor_of(state, "frame", torch.long, None)
-        cell = tensor_of(state, "cell", torch.long, len(frame))
-        position = tensor_of(state, "position", torch.float64, len(frame))
+        columns = self.columns.checked(state, self.geometry.tokens_per_frame)
         held = tensor_of(state, "held_position", torch.float64, None)
-        tokens = self.geometry.tokens_per_frame
-        ascends = bool(((frame * tokens + cell).diff() > 0).all() and (frame >= 0).all())
-        in_frame = bool((cell >= 0).all() and (cell < tokens).all())
-        fits = len(frame) <= self.most and len(held) <= self.most
-        if not (ascends and in_frame and fits):
-            raise damaged(
-                f"its {len(frame)} rows are not tokens of a take in their order, for a bank of at "
-                f"most {self.most}"
-            )
-        columns = [frame, cell, position]
-        if self.merges:
-            columns.append(self._saved_source(state, frame))
-        if len(frame) > self.capacity:
-            self._grow(len(frame))
-        for name, values in zip(self.columns, columns):
-            getattr(self, name)[: len(frame)] = values
-        self.store.restore(state, len(frame), len(held))
+        length = columns["frame"].shape[-1]
+        if max(length, len(held)) > self.most:
+            raise damaged(f"it has {length} rows for a bank of at most {self.most}")
+        if length > self.capacity:
+            self._grow(length)
+        self.columns.restore(columns)
+        self.store.restore(state, length, len(held))
         if self.holds_values and len(held) and any("held_v" not in p for p in state["layers"]):
             raise damaged("it lacks values that belong to its held keys")
         self._held_position = held.clone()
-        self.length = self.committed = len(frame)
-
-    def _saved_source(self, state: State, frame: Tensor) -> Tensor:
-        """What `source` was; a row can count as no token of a later frame than the last one."""
-        source = tensor_of(state, "source", torch.long, len(frame))
-        end = (int(frame[-1]) + 1) * self.geometry.tokens_per_frame if len(frame) else 0
-        if not bool(((source >= -1) & (source < end)).all()):
-            raise damaged("its rows count as tokens that the take does not have")
-        return source
+        self.length = self.committed = length
 
     def free(self):
         """Drop every buffer now: an error's traceback may hold the bank for longer."""

@@ -157,6 +157,17 @@ class BankPages:
         for pages in self.layers:
             pages.gather(rows, target)
 
+    def keys(self, layer: int, rows: slice) -> Tensor:
+        """Keys of history rows of a layer, `[1, S, H, D]`, where they lie."""
+        return self.layers[layer].k[:, rows]
+
+    def gather_in(self, layer: int, rows: Tensor, target: slice):
+        """In one layer, copy history rows (long, ascending, on the CPU) to the rows `target`, at or
+        before them, which are the last of its history then.
+        """
+        pages = self.layers[layer]
+        pages.gather(rows.to(pages.place), target)
+
     def hold(self, count: int, values: bool = False):
         """Keep a copy of the keys of the first `count` rows, which later turns start from; with
         `values` of their values, too.

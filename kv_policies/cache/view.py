@@ -36,7 +36,9 @@ class OtherRows(NamedTuple):
 
 
 class View:
-    """All rows that a forward can read in one group of heads; S of them, with names on the CPU."""
+    """All rows that a forward can read in one group of heads; S of them, with names on the CPU:
+    `[S]`, or `[layers, S]` of a bank by layer, which no forward reads together with others.
+    """
 
     def __init__(
         self,
@@ -104,8 +106,15 @@ class View:
             return own
         return torch.cat([*(part.bank.source_ids(part.rows) for part in self.others), own])
 
+    def history_ids_by_group(self) -> list[Tensor]:
+        """The same for each of the bank's `groups`."""
+        if not self.bank.by_layer:
+            return [self.history_ids()]
+        tokens = self.bank.geometry.tokens_per_frame
+        return list((self.frame * tokens + self.cell)[:, : self.history_rows])
+
     def _joined(self, column: str) -> Tensor:
-        own = getattr(self.bank, column)[: self.bank.length]
+        own = getattr(self.bank, column)[..., : self.bank.length]
         if not self.others:
             return own
         return torch.cat([*(getattr(part.bank, column)[part.rows] for part in self.others), own])

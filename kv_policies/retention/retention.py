@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..state import State
-from ..take import BankPlan, Chunk, Geometry, Take
+from ..take import BankPlan, Chunk, Forward, Geometry, Take
 
 if TYPE_CHECKING:
     from ..cache.bank import Bank
@@ -37,6 +37,7 @@ class RetentionRun:
     """
 
     needs_queries = False  # True: `observe` is called with every step's queries
+    chooses = False  # True: `choose` is called in every forward
     histogram: ScoreHistogram | None = None  # of the scores of this run, for the stats
     notes: tuple[str, ...] = ()  # what a user should know about this run
 
@@ -66,6 +67,12 @@ class RetentionRun:
 
     def observe(self, layer: int, chunk: Chunk, step: int, q: Tensor, bank: Bank):
         """See a layer's rotated queries `[1, N, H, D]`."""
+
+    def choose(self, layer: int, forward: Forward, q: Tensor, bank: Bank):
+        """See a layer's rotated queries `[1, N, H, D]` before its keys and values are written, and
+        say by `bank.choose` which rows of its history stay, where `begin_chunk` left that open. Not
+        called in a forward that a guider makes beside a step's own.
+        """
 
     def state(self) -> State:
         """What a later run needs, beside the cache, to go on after this chunk."""

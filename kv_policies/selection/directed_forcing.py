@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +56,7 @@ class DirectedForcing(Selection):
     active_from: int = 0
     head_table: HeadTable | None = None
     backend: str = "auto"
+    reads_frames: ClassVar = True
 
     def __post_init__(self):
         if not 0 <= self.attention_weight <= 1 or not self.gamma >= 0:

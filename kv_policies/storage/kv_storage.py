@@ -52,6 +52,10 @@ class KVStorage(Storage):
     def is_plain(self) -> bool:
         return self.dtype == self.device == "model"
 
+    @property
+    def has_fewer_bits(self) -> bool:
+        return self.dtype != "model"
+
     def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
         if self.dtype == "model":
             return

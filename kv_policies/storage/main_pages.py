@@ -189,6 +189,11 @@ class MainBankPages(BankPages):
         self.history = target.start + len(rows)
         super().gather(rows, slice(target.start, self.history))
 
+    def gather_in(self, layer: int, rows: Tensor, target: slice):
+        self.ring.forget()
+        self.history = target.stop
+        super().gather_in(layer, rows, target)
+
     def turn(self, rows: slice, cos: Tensor, sin: Tensor):
         self.ring.forget()
         super().turn(rows, cos, sin)

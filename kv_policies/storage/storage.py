@@ -19,6 +19,11 @@ class Storage:
         """Whether rows lie on the model's device in the model's dtype."""
         return True
 
+    @property
+    def has_fewer_bits(self) -> bool:
+        """Whether rows may be held in fewer bits than the model's dtype has."""
+        return False
+
     def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
         """Raise ValueError, in a sentence, when tokens of this model cannot be held so under a
         retention of that name, which turns the keys of `moving_frames` first latent frames again

@@ -355,5 +355,5 @@ def test_a_masked_head_says_nothing():
 def test_the_sink_frames_are_the_first_of_the_shot():
     bank = bank_of(5)
     assert frames_of(View(bank), bank.committed, GEOMETRY, 0).sinks == 3
-    bank.frame += 7  # the history begins where its shot does
+    bank.frame.add_(7)  # the history begins where its shot does
     assert frames_of(View(bank), bank.committed, GEOMETRY, 7).sinks == 3
