@@ -73,6 +73,18 @@ def lingbot_state(seed=0, dim=128, layers=2, ffn_dim=64, text_dim=4096, freq_dim
     )
 
 
+LINGBOT = dict(dim=256, ffn_dim=512, text_dim=64)  # of `lingbot_state`, for takes
+
+
+def lingbot_file(path, seed=0) -> str:
+    """A tiny LingBot-World as a file, whose header says its width and its text's."""
+    from safetensors.torch import save_file
+
+    config = {"transformer": {"num_heads": LINGBOT["dim"] // 128, "text_dim": 64}}
+    save_file(lingbot_state(seed, **LINGBOT), path, {"config": json.dumps(config)})
+    return str(path)
+
+
 def tiny_model(causal=True, weights=None, **options):
     """An unpatched MODEL of the host: the causal class, or the plain Wan class; `weights` is a
     dtype for the host's loader.

@@ -6,12 +6,11 @@ import math
 
 import comfy.samplers
 import torch
-from torch import Tensor
 
 from ...kv_policies import Schedule
-from ..model.backbone import control_channels
 from ..model.profiles import ARProfile
 from ..model.tensors import require_finite_input
+from .controls import Control, check_control
 
 UNCUTTABLE = {
     "area": "an area",
@@ -43,7 +42,7 @@ def prompt_name(group: str) -> str:
 
 def has_hooks(guider) -> bool:
     """Whether any conditioning changes weights or options of the model while it is sampled."""
-    return any("hooks" in cond for cond in _all_of(guider.conds))
+    return any("hooks" in cond for cond in all_of(guider.conds))
 
 
 def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
@@ -65,12 +64,13 @@ def conditioning_of_item(conds: dict, item: int, batch: int) -> dict:
     return {name: [cond_of(cond) for cond in group] for name, group in conds.items()}
 
 
-def _all_of(conds: dict[str, list[dict]]) -> list[dict]:
+def all_of(conds: dict[str, list[dict]]) -> list[dict]:
+    """The conditionings of all groups."""
     return [cond for group in conds.values() for cond in group]
 
 
 def check_conditioning(
-    guider, model, control: Tensor | None, shape: tuple[int, ...], profile: ARProfile | None
+    guider, model, control: Control | None, shape: tuple[int, ...], profile: ARProfile | None
 ):
     """Refuse conditionings that cannot be cut into chunks, and a control of the wrong length."""
     needs_control = profile is not None and profile.needs_control
@@ -79,7 +79,7 @@ def check_conditioning(
         for value in [value for cond in group for value in cond.values()]:
             if torch.is_tensor(value):
                 require_finite_input(prompt_name(name), value)
-    for cond in _all_of(active):
+    for cond in all_of(active):
         for key, name in UNCUTTABLE.items():
             if cond.get(key) is not None:
                 raise ValueError(
@@ -101,35 +101,7 @@ def check_conditioning(
                 "Connect its control node (Demo World Camera for the demo world) to the sampler's "
                 "control input."
             )
-    if control is not None:
-        _check_control(model, control, shape)
-        require_finite_input("control", control)
-
-
-def _check_control(model, control: Tensor, shape: tuple[int, ...]):
-    """Refuse a control `[B, K, T, 2h, 2w]` that does not fit the model or the latent's `shape`."""
-    channels = control_channels(model)
-    if channels != control.shape[1]:
-        advice = "Use the control that belongs to the model."
-        if not channels:
-            advice = "Leave the control input open."
-        raise ValueError(
-            f"The control has {control.shape[1]} channels, and this model takes {channels}. "
-            f"{advice}"
-        )
-    if channels % model.get_model_object("latent_format").latent_channels:
-        raise ValueError(
-            f"This model takes {channels} control channels, and ComfyUI reads them in groups as "
-            "wide as its latent. "
-            "Feed such a model by its own conditioning node."
-        )
-    if (control.shape[2], *control.shape[3:]) != tuple(shape[2:]):
-        raise ValueError(
-            f"The control is made for {control.shape[2]} latent frames of "
-            f"{control.shape[3]}x{control.shape[4]}, the take has "
-            f"{shape[2]} of {shape[3]}x{shape[4]}. Connect the same latent to the control node "
-            "and the sampler."
-        )
+    check_control(model, control, all_of(active), shape)
 
 
 def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
@@ -137,7 +109,7 @@ def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
     name = type(schedule).__name__
     is_ranged = [
         cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1
-        for cond in _all_of(active_conditionings(guider))
+        for cond in all_of(active_conditionings(guider))
         for kind in ("", "clip_")
     ]
     if any(is_ranged):
@@ -152,17 +124,3 @@ def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
             "chunks of one number of steps in flight. "
             f"Use {first_chunk_steps} steps, or another schedule."
         )
-
-
-def connect_control(guider, model, control: Tensor):
-    """Let every conditioning of this run carry the control, `[B, K, T, 2h, 2w]`, on the host's own
-    concat input.
-    """
-    # The host normalises that input as if it were a latent, in groups of the latent's channels:
-    # undo it beforehand.
-    width = model.get_model_object("latent_format").latent_channels
-    out = control.clone()
-    for i in range(0, control.shape[1], width):
-        out[:, i : i + width] = model.model.process_latent_out(out[:, i : i + width])
-    for cond in _all_of(guider.conds):
-        cond["concat_latent_image"] = out

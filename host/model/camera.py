@@ -1,14 +1,64 @@
-"""A camera by latent frame, as world models read it: the rays of its pixels.
+"""A camera by latent frame, as LingBot-World reads it: first as numbers, then as the rays of its
+pixels.
 
 A camera value is 16 numbers a frame, of any picture size: rows of the pose relative to the frame
 before (3x4: rotation and translation, camera to world, x right, y down, z forward), then the focal
 lengths and the centre (fx, fy, cx, cy) as shares of the picture's width and height.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-CHANNELS = 16
+from .world_control import WorldControl
+
+PIXEL_FRAMES = 4  # for each latent frame after the first
+STILL = 1e-9  # a translation below it is none
+
+
+class Lens(NamedTuple):
+    """Focal lengths and centre in pixels of a picture of 832x480, whatever the take's size. The
+    defaults are those of the authors' examples, and of CMBench.
+    """
+
+    fx: float = 502.9116
+    fy: float = 503.10812
+    cx: float = 415.77786
+    cy: float = 239.77779
+
+    def shares(self) -> list[float]:
+        return [self.fx / 832, self.fy / 480, self.cx / 832, self.cy / 480]
+
+
+def pixel_frames(frames: int) -> int:
+    """Pixel frames of a take of latent frames, each of which has a pose."""
+    return PIXEL_FRAMES * (frames - 1) + 1
+
+
+def camera_control(poses: Tensor, scale: float, lens: Lens) -> WorldControl:
+    """The control of a camera whose poses are given by pixel frame, `[4 (T - 1) + 1, 4, 4]`, camera
+    to world.
+
+    Each latent frame is told how the camera came to it from the one before, its translation as a
+    share of `scale`; 0: of the largest one of this path. So a path as such has no speed, and a
+    longer or another path has that of this one only at the same scale.
+    """
+    poses = poses.double()[::PIXEL_FRAMES]
+    steps = torch.eye(4, dtype=torch.float64).repeat(len(poses), 1, 1)
+    steps[1:] = torch.linalg.inv(poses[:-1]) @ poses[1:]
+    if not scale:
+        largest = float(steps[:, :3, 3].norm(dim=1).max())
+        scale = float(f"{largest:.6g}") if largest > STILL else 1.0
+    steps[:, :3, 3] /= scale
+    lens_of_frames = torch.tensor(lens.shares(), dtype=torch.float64).expand(len(poses), 4)
+    values = torch.cat([steps[:, :3].flatten(1), lens_of_frames], 1)
+    return WorldControl(
+        name="world_camera",
+        values=values.float().T[None, :, :, None, None].contiguous(),
+        scale=scale,
+        poses=poses.float(),
+    )
 
 
 def rays(camera: Tensor, height: int, width: int) -> Tensor:

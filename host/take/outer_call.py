@@ -10,7 +10,8 @@ from comfy.patcher_extension import WrappersMP
 from ..budget.budget import budget_of
 from ..budget.refusal import refuse_what_cannot_fit
 from ..budget.report import budget_line
-from ..forward.conditioning import connect_control
+from ..forward.conditioning import all_of
+from ..forward.controls import connect_control
 from ..keys import OUTER_CALL
 from ..model.tensors import require_finite_input
 from .plan import HostPlan
@@ -50,7 +51,7 @@ def prepare_take(
         # 2. The control, on every conditioning of this call.
         control = sampler.request.control
         if control is not None:
-            connect_control(guider, guider.model_patcher, control)
+            connect_control(all_of(guider.conds), guider.model_patcher, control)
         # 3. The memory that the take needs, for the host to make room.
         comfy.patcher_extension.add_wrapper_with_key(
             WrappersMP.PREPARE_SAMPLING,

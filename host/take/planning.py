@@ -15,6 +15,7 @@ from ...rollout.take_plan import TakePlan
 from ...rollout.timeline import prompt_frames
 from ..budget.budget import token_bytes
 from ..forward.conditioning import check_conditioning, check_levels
+from ..forward.controls import Control
 from ..forward.devices import check_lanes, lanes_of, roles_of_lanes
 from ..forward.prompts import Prompts, arrange_prompts
 from ..forward.roles import check_roles
@@ -144,7 +145,7 @@ def check_inputs(
     guider,
     shape: tuple[int, ...],
     plan: TakePlan,
-    control: Tensor | None,
+    control: Control | None,
     profile: ARProfile | None,
     first_sigmas: Tensor | None,
 ):

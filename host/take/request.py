@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...kv_policies import KVPolicy
 from ...rollout.memory_file import KVMemory
+from ..forward.controls import Control
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,7 +21,7 @@ class TakeRequest:
     policy: KVPolicy | None = None  # None: the one of the model's profile
     chunk_frames: int = 0  # latent frames of a chunk; 0: the profile's
     prefix: Tensor | None = None  # given raw latents [B, C, P, 2h, 2w] that the take begins with
-    control: Tensor | None = None  # [B, K, T, 2h, 2w], for models that follow one
+    control: Control | None = None  # for models that follow one
     noise_index: Sequence[int] | None = None  # numbers of the batch items' noise; None: 0, 1, 2 ...
     memory: KVMemory | None = None  # go on from here
     stop_after: int = 0  # end with the chunk that reaches this latent frame; 0: with the last one

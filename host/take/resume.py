@@ -1,6 +1,7 @@
 """Going on from a saved memory: what it says of its take, and what must be as it was."""
 
 import json
+import math
 from collections.abc import Hashable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from ...rollout.memory_file import KVMemory, stream_name
 from ...rollout.session import Session
 from ...rollout.stats import counted
 from ...rollout.take_plan import TakePlan
+from ..forward.controls import values_of
 from ..forward.prompts import Prompts
 from ..model.fingerprint import fingerprint, fingerprint_of_prompt, fingerprints_of_frames
 from .request import TakeRequest
@@ -82,7 +84,8 @@ def describe_take(
         "policy": policy.describe(),
         "plan": [plan.take.total_frames, *plan.take.prompt_frames],
         "prompts": texts,
-        "control": fingerprints_of_frames(request.control),
+        "control": fingerprints_of_frames(values_of(request.control)),
+        "control_scale": getattr(request.control, "scale", None),
     }
     return json.loads(json.dumps(about, default=repr))  # as it comes back from a file
 
@@ -153,6 +156,7 @@ def check_memory(plan: TakePlan, about: State, names: dict[Hashable, str]) -> tu
     """
     memory = plan.memory
     _check_same(plan, about)
+    _check_scale(memory, about)
     _check_prompts(memory, about)
     _check_length(plan, about)
     _check_shots(plan)
@@ -174,6 +178,16 @@ def _check_same(plan: TakePlan, about: State):
                 f"The KV memory was saved with {what.format(before)}, and this take has {now}. "
                 f"{advice}"
             )
+
+
+def _check_scale(memory: KVMemory, about: State):
+    """A camera's steps are told as shares of a scale, which is the take's and no path's."""
+    before, now = memory.about.get("control_scale"), about["control_scale"]
+    if before is not None and now is not None and not math.isclose(before, now, rel_tol=1e-5):
+        raise KVMemoryError(
+            f"The KV memory's camera moved by shares of {before:g}, and this one's are of {now:g}, "
+            f"so the same step would be another one. Set scale in World Camera to {before!r}."
+        )
 
 
 def _check_prompts(memory: KVMemory, about: State):

@@ -17,6 +17,7 @@ from ...rollout.memory_file import KVMemory
 from ...rollout.stats import KVStats
 from ..files.growing_files import GrowingFiles, StreamToFile
 from ..forward.conditioning import has_hooks
+from ..forward.controls import Control
 from ..model.profiles import ARProfile, profile_of
 from ..model.tensors import samples_of
 from .outer_call import plan_ahead
@@ -41,7 +42,7 @@ def sample_take(
     chunk_frames: int = 0,
     policy: KVPolicy | None = None,
     prefix: dict | None = None,
-    control: Tensor | None = None,
+    control: Control | None = None,
     sigmas: Tensor | None = None,
     drop_given: bool = False,
     callback: Callable | None = None,
