@@ -23,6 +23,7 @@ RETENTION_PARAMETERS = {
         dict(sink_frames=2, window_frames=7),
         dict(sink_frames=0, window_frames=5),
         dict(sink_frames=1, window_frames=6, sink_rope="shifted"),
+        dict(sink_frames=0, window_frames=3, whole_chunks=False),
     ],
     InfinityRope: [dict(window_frames=5), dict(sink_frames=2, window_frames=7, cut_distance=9)],
     TempDiff: [

@@ -18,7 +18,7 @@ SINK_ROPE = ("absolute", "shifted")
 @dataclass(frozen=True)
 class SinkWindow(Retention):
     """Hold at most `window_frames` latent frames: the first `sink_frames`, the chunk in work, and
-    whole chunks before it.
+    whole chunks before it; without `whole_chunks`, as many single frames as fit.
 
     `sink_frames` = 0 is a plain sliding window. `sink_rope`: "absolute" leaves the sink at its true
     place in time (LongLive); "shifted" turns it to stand just before the window, so that no
@@ -29,6 +29,7 @@ class SinkWindow(Retention):
     window_frames: int = 21
     sink_rope: str = "absolute"
     whole_frames: ClassVar = True
+    whole_chunks: bool = True
 
     def __post_init__(self):
         if self.sink_rope not in SINK_ROPE:
@@ -65,6 +66,8 @@ class SinkWindow(Retention):
         Only whole chunks fit. A window of 21 with a sink of 3 takes 5 chunks of 4 while nothing has
         left (20 frames), and the sink and 4 chunks later (19 frames): 19.
         """
+        if not self.whole_chunks:
+            return self.window_frames
         chunk = geometry.chunk_frames
         before_eviction = self.window_frames // chunk * chunk
         beside_sink = (self.window_frames - self.sink_frames) // chunk * chunk
@@ -101,11 +104,13 @@ class SinkWindowRun(RetentionRun):
         self.starts.append(chunk.start_frame)
 
     def _oldest_frame(self, chunk: Chunk) -> int:
-        """First frame of the window, once chunks that no longer fit beside the sink have left."""
+        """First frame of the window, once what no longer fits beside the sink has left."""
         room = self.policy.window_frames - chunk.frames
         if chunk.start_frame - chunk.cue.shot > room:  # something must leave: count the sink apart
             room -= self.policy.sink_frames
         self.starts = [start for start in self.starts if chunk.start_frame - start <= room]
+        if not self.policy.whole_chunks:
+            return max(chunk.cue.shot, chunk.start_frame - room)
         return self.starts[0] if self.starts else chunk.start_frame
 
     def _close_gap(self, cache: KVCache, oldest: int):

@@ -52,6 +52,13 @@ class PolicySinkWindow(io.ComfyNode):
                     "window, so that no distance grows beyond it.",
                 ),
                 policy_input(),
+                io.Boolean.Input(
+                    "whole_chunks",
+                    default=SinkWindow.whole_chunks,
+                    optional=True,
+                    tooltip="Chunks leave the window whole. Off: frame by frame, for models whose "
+                    "window is no multiple of their chunk (Matrix-Game 2 gta_drive: 4).",
+                ),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],
         )
@@ -61,5 +68,13 @@ class PolicySinkWindow(io.ComfyNode):
         return accepts(cls, SinkWindow, window_frames=window_frames, sink_frames=sink_frames)
 
     @classmethod
-    def execute(cls, window_frames, sink_frames, sink_rope, kv_policy=None):
-        return fill(kv_policy, retention=SinkWindow(sink_frames, window_frames, sink_rope))
+    def execute(
+        cls,
+        window_frames,
+        sink_frames,
+        sink_rope,
+        kv_policy=None,
+        whole_chunks=SinkWindow.whole_chunks,
+    ):
+        window = SinkWindow(sink_frames, window_frames, sink_rope, whole_chunks)
+        return fill(kv_policy, retention=window)

@@ -89,6 +89,7 @@ def test_stats_are_json_and_say_what_ran():
         "sink_frames": 2,
         "window_frames": 6,
         "sink_rope": "absolute",
+        "whole_chunks": True,
     }
     assert result["frames"] == 8 and len(result["chunks"]) == 4
     assert "prune ratio" in stats_of(KVPolicy()).report()

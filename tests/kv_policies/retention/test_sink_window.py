@@ -46,6 +46,13 @@ def test_a_window_that_is_no_multiple_of_the_chunk_keeps_whole_chunks():
     assert seen == {0: [], 3: [0, 1, 2], 6: [3, 4, 5], 9: [6, 7, 8]}
 
 
+def test_a_window_of_single_frames_is_always_full():
+    seen, _ = history(SinkWindow(0, 4, whole_chunks=False), 12, 3)
+    assert seen == {0: [], 3: [2], 6: [5], 9: [8]}
+    seen, _ = history(SinkWindow(1, 6, whole_chunks=False), 10, 2)
+    assert seen == {0: [], 2: [0, 1], 4: [0, 1, 2, 3], 6: [0, 3, 4, 5], 8: [0, 5, 6, 7]}
+
+
 def test_a_sink_can_be_a_part_of_the_first_chunk():
     seen, _ = history(SinkWindow(1, 7), 12, 3)
     assert seen[9] == [0, 6, 7, 8]
