@@ -37,6 +37,7 @@ from .take import (
     HISTORY,
     HOLD,
     SWITCHES,
+    ActionPlan,
     BankPlan,
     Chunk,
     Cue,

@@ -46,6 +46,8 @@ class KVPolicy:
         moving_frames = self.retention.moving_frames(take)
         name = type(self.retention).__name__
         self.storage.check(geometry, name, moving_frames, self.retention.rewrites)
+        if geometry.actions:
+            self._check_actions(geometry, take)
 
     def _check_slots(self):
         """Raise ValueError when a filled slot has nothing to act on under this schedule."""
@@ -65,6 +67,25 @@ class KVPolicy:
             if is_filled and is_useless:
                 part = type(getattr(self, slot)).__name__
                 raise ValueError(refusal.format(slot=slot, part=part))
+
+    def _check_actions(self, geometry: Geometry, take: Take):
+        """Raise ValueError where the action modules of a world model, which follow the latest
+        frames of one stretch of time, cannot follow the schedule's forwards.
+        """
+        schedule = type(self.schedule).__name__
+        window = geometry.actions.window_frames
+        if self.schedule.gathers:
+            raise ValueError(
+                f"This model follows keys and mouse from frame to frame, and {schedule} has "
+                "forwards over frames that lie apart or at several noise levels. Use the "
+                "clean-pass loop (no schedule node), Hierarchical or Krea Recompute."
+            )
+        frames = self.schedule.frames_at_once(geometry, take)
+        if frames > window:
+            raise ValueError(
+                f"This model's keys and mouse reach over {window} latent frames, and a forward "
+                f"would work on {frames}. Use chunk_frames of at most {window}."
+            )
 
     def _check_frames(self):
         """Raise ValueError when a selection reads whole frames and the retention keeps parts."""

@@ -4,7 +4,8 @@ on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -14,6 +15,21 @@ from torch import Tensor
 HOLD, FORECAST = "hold", "forecast"
 HISTORY = "history"  # the cache that a retention looks after
 SWITCHES = ("swap", "recache", "cut")  # how a prompt comes in, by how much of the cache it changes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionPlan:
+    """What a stream holds for a model's action modules, which attend to keys and mouse of the
+    latest latent frames.
+    """
+
+    window_frames: int = 0  # latent frames read, the chunk in work included, as trained
+    layers: tuple[int, ...] = ()  # that have an action module
+    # By part of a module, the places of a latent frame that have keys of their own: all, or one
+    # for all.
+    places: Mapping[str, int] = field(default_factory=dict)
+    heads: int = 0
+    head_dim: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Geometry:
     # Angle per row and per column of the grid, of each spatial pair, in the order of the channels;
     # None and empty as above.
     spatial_angles: tuple[tuple[float, ...], ...] | None = None
+    actions: ActionPlan | None = None  # None: the model has no action modules
 
     @property
     def tokens_per_frame(self) -> int:

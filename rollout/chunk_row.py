@@ -29,6 +29,8 @@ class ChunkRow:
     # them (`Schedule.forecast_steps`), counted from 0.
     feature_bytes: int = 0
     forecast_steps: tuple[int, ...] = ()
+    # Of the buffers, those of a world model's action modules, which no policy changes.
+    action_bytes: int = 0
     # By earlier latent frame, see `SelectionRun.reads`. Empty: the chunk was given, or read all
     # that is kept.
     reads: tuple[float, ...] = ()

@@ -215,6 +215,32 @@ class Session:
             stream.retention.observe(layer, forward.chunk, forward.step, q, view.bank)
         return stream.selection.read(layer, forward, q, view, attention)
 
+    def act(
+        self,
+        forward: Forward,
+        keys: list[Hashable],
+        layer: int,
+        part: str,
+        k: Tensor,
+        v: Tensor,
+        is_extra: Sequence[bool] = (),
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What a part of a layer's action module reads, for each batch row: keys and values
+        `[places, frames, heads, head_dim]` of the latest latent frames, those of the chunk in work
+        last. `k` and `v`, `[B, places, F, heads, head_dim]`, rotated, are the chunk's own.
+
+        `keys` and `is_extra` as in `attend`.
+        """
+        read = []
+        for i, key in enumerate(keys):
+            rows = self.stream(key).caches[forward.cache].actions
+            if forward.cache == HISTORY or not (is_extra and is_extra[i]):
+                rows.write(layer, part, k[i], v[i])
+                read.append(rows.read(layer, part))
+            else:
+                read.append(rows.read_with(layer, part, k[i], v[i]))
+        return read
+
     def text(
         self,
         forward: Forward,

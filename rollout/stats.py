@@ -51,6 +51,11 @@ class KVStats:
         return max(row.host_bytes for row in self.chunks)
 
     @property
+    def action_bytes(self) -> int:
+        """Of `peak_cache_bytes`, those of the model's action modules."""
+        return max(row.action_bytes for row in self.chunks)
+
+    @property
     def frames(self) -> int:
         """Latent frames of one batch item, those of an earlier run included."""
         return self.chunks[-1].start_frame + self.chunks[-1].frames
@@ -90,6 +95,7 @@ class KVStats:
             "given_pixel_frames": self.given_pixel_frames,
             "prune_ratio": self.prune_ratio,
             "peak_host_bytes": self.peak_host_bytes,
+            "action_bytes": self.action_bytes,
             "kept_by_frame": [[round(share, 4) for share in shares] for shares in kept],
             "dropped_by_frame": [each.dropped(last) for each, last in maps],
             "head_group_shares": self.memory_maps[0].shares if maps else (),
@@ -136,6 +142,11 @@ class KVStats:
             words += f", {least if least == most else f'{least} to {most}'} planned"
         if self.peak_host_bytes:
             words += f", {_mib(self.peak_host_bytes)} of it in main memory"
+        if self.action_bytes:
+            words += (
+                f", {_mib(self.action_bytes)} of it for the keys and mouse of the latest "
+                f"{self.geometry.actions.window_frames} latent frames"
+            )
         history = sum(self.chunks[-1].bank_bytes)
         return f"{words}; at the last chunk {_mib(history)} of history"
 

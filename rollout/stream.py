@@ -147,6 +147,10 @@ class Stream:
     def feature_bytes(self) -> int:
         return 0 if self.features is None else self.features.nbytes()
 
+    def action_bytes(self) -> int:
+        """Of `nbytes`, what the model's action modules hold."""
+        return sum(cache.actions.nbytes() for cache in self.caches.values())
+
     def main_bytes(self) -> int:
         return sum(cache.main_bytes() for cache in self.caches.values())
 

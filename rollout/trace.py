@@ -28,6 +28,7 @@ class Held:
     host_bytes: int
     feature_bytes: int = 0
     forecast_steps: tuple[int, ...] = ()
+    action_bytes: int = 0
     reads: tuple[float, ...] = ()
 
 
@@ -125,6 +126,7 @@ class Trace:
                 host_bytes=sum(stream.main_bytes() for stream in streams),
                 feature_bytes=sum(stream.feature_bytes() for stream in streams),
                 forecast_steps=_forecast_steps(streams),
+                action_bytes=sum(stream.action_bytes() for stream in streams),
             )
             # Once a chunk is enough: what is shown is equal at every step.
             if self.watches and streams and forward.step >= session.take.steps - 1:

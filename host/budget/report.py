@@ -65,6 +65,11 @@ def budget_report(budget: Budget) -> str:
         f"{name} {size(nbytes)}" for name, nbytes in zip(estimate.bank_names, last.bank_bytes)
     )
     lines.append(f"history at the last chunk - {banks}")
+    if last.action_bytes:
+        lines.append(
+            f"keys and mouse - {size(last.action_bytes)} for the latest "
+            f"{plan.geometry.actions.window_frames} latent frames, whatever the policy keeps"
+        )
     if estimate.least is not estimate.most:
         share = ""
         if budget.expected:
@@ -145,6 +150,7 @@ def budget_dict(budget: Budget) -> dict:
         "free_host_bytes": budget.main_bytes,
         "activation_bytes": budget.activation_bytes,
         "latent_bytes": plan.latent_bytes,
+        "action_bytes": estimate.least[-1].row.action_bytes,
         "weight_bytes_to_load": budget.weight_bytes,
         "free_bytes": budget.free_bytes,
         "total_bytes": budget.total_bytes,

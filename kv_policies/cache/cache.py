@@ -8,12 +8,13 @@ from torch import Tensor
 
 from ..state import State, list_of
 from ..take import BankPlan, Geometry, Span
+from .action_rows import ActionRows
 from .bank import Bank
 from .pages import PageSource
 
 
 class KVCache:
-    """All banks of one stream under one name."""
+    """All banks of one stream under one name, and the rows of action modules beside them."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class KVCache:
         self.geometry = geometry
         self._bank = partial(Bank, geometry, storage=storage, dtype=dtype, device=device)
         self.banks = [self._bank(plan, number=number) for number, plan in enumerate(plans)]
+        self.actions = ActionRows(geometry.actions, dtype, device)
         self._check_heads()
 
     def _check_heads(self):
@@ -64,24 +66,29 @@ class KVCache:
     def reserve(self, span: Span, shot: int = 0):
         for bank in self.banks:
             bank.reserve(span, shot)
+        self.actions.reserve(span)
 
     def commit(self):
         for bank in self.banks:
             bank.commit()
+        self.actions.commit()
 
     def discard(self):
         for bank in self.banks:
             bank.discard()
+        self.actions.discard()
 
     def clear(self):
         """Forget all rows; the buffers stay."""
         for bank in self.banks:
             bank.clear()
+        self.actions.clear()
 
     def forget(self, before_frame: int):
         """Drop the rows of earlier latent frames."""
         for bank in self.banks:
             bank.keep((bank.frame[: bank.length] >= before_frame).nonzero()[:, 0])
+        self.actions.forget(before_frame)
 
     def turn(self, first_position: int):
         """Turn the history in time, to begin at a position. The keys are held as they were written,
@@ -96,6 +103,7 @@ class KVCache:
         """Drop every buffer now."""
         for bank in self.banks:
             bank.free()
+        self.actions.free()
 
     @property
     def copied_bytes(self) -> int:
@@ -103,18 +111,22 @@ class KVCache:
         return max((bank.copied_bytes for bank in self.banks), default=0)
 
     def state(self) -> State:
-        return {"banks": [bank.state() for bank in self.banks]}
+        state = {"banks": [bank.state() for bank in self.banks]}
+        if actions := self.actions.state():
+            state["actions"] = actions
+        return state
 
     def restore(self, state: State):
         for bank, saved in zip(self.banks, list_of(state, "banks", len(self.banks))):
             bank.restore(saved)
+        self.actions.restore(state.get("actions"))
 
     def history_tokens(self) -> int:
         """History rows, summed over layers and heads."""
         return sum(bank.committed * sum(map(len, bank.heads)) for bank in self.banks)
 
     def nbytes(self) -> int:
-        return sum(bank.nbytes() for bank in self.banks)
+        return self.actions.nbytes() + sum(bank.nbytes() for bank in self.banks)
 
     def main_bytes(self) -> int:
         return sum(bank.main_bytes() for bank in self.banks)

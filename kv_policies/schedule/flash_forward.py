@@ -53,6 +53,7 @@ class FlashForward(Schedule):
     stage_history: int = 5
     budget_frames: int = 21
     switches: ClassVar = ("swap",)
+    gathers: ClassVar = True
     extends: ClassVar = False
     roles: ClassVar = (PLANNER, RENDERER)
 

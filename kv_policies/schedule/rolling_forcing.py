@@ -30,6 +30,7 @@ class RollingForcing(Schedule):
 
     window_frames: int = 21
     switches: ClassVar = ("swap",)
+    gathers: ClassVar = True
     extends: ClassVar = False
     selects: ClassVar = True
 

@@ -115,6 +115,8 @@ class Schedule(ABC):
     keeps_own_history: ClassVar[bool] = True
     # True: a selection acts on its forwards
     selects: ClassVar[bool] = False
+    # True: a forward works on frames that lie apart, or reads several caches together
+    gathers: ClassVar[bool] = False
     # Who makes its forwards. Each role can run on a MODEL of its own, which a node takes by the
     # input `<role>_model`; the last role makes the most forwards.
     roles: ClassVar[tuple[str, ...]] = ()

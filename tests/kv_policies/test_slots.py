@@ -9,6 +9,7 @@ from keepsake.kv_policies import (
     SCHEDULES,
     SELECTIONS,
     STORAGES,
+    ActionPlan,
     CleanPass,
     DirectedForcing,
     KVPolicy,
@@ -73,3 +74,18 @@ def test_only_a_history_of_retentions_can_be_held_otherwise(schedule, storage):
     else:
         with pytest.raises(ValueError, match="short caches of its own"):
             policy.check(fake.geometry(3), TAKE)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_models_with_action_modules_run_chunk_after_chunk(schedule):
+    """Their window follows one stretch of time; each schedule runs on them or is refused."""
+    plan = ActionPlan(window_frames=3, layers=(0,), places={"keyboard": 1}, heads=1, head_dim=2)
+    policy = KVPolicy(schedule=schedule())
+    if schedule.gathers:
+        with pytest.raises(ValueError, match="follows keys and mouse from frame to frame"):
+            policy.check(fake.geometry(3, actions=plan), TAKE)
+    else:
+        policy.check(fake.geometry(3, actions=plan), TAKE)
+        with pytest.raises(ValueError, match="Use chunk_frames of at most 3"):
+            policy.check(fake.geometry(4, actions=plan), TAKE)
+    policy.check(fake.geometry(4), TAKE)
