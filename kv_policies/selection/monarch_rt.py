@@ -21,7 +21,8 @@ class MonarchRT(Selection):
     """The published settings that need no training: one iteration, tiles of a whole row's width in
     one latent frame, `h_reduce` (1 or 2 as published) of them above each other.
 
-    With more tiles the result is closer to dense attention and costs more. Tiles are cut out of
+    With more tiles the result is closer to dense attention and costs more; tiles of a single row
+    give dense attention itself. Tiles are cut out of
     whole frames, so whatever is read must be whole frames.
     """
 

@@ -54,19 +54,19 @@ def padded_prompt(seed=1):
     return [[torch.nn.functional.pad(words, (0, 0, 0, 512 - words.shape[1])), {}]]
 
 
-def sample(profile, frames, given=0, policy=None, positive=None, **request):
-    """Normalised latents of a take with the authors' prompt and noise; `request` as in
-    `tiny.sampler`.
+def sample(profile, frames, given=0, policy=None, positive=None, size=(4, 4), **request):
+    """Normalised latents of a take with the authors' prompt and noise; `size` is (height,
+    width), `request` as in `tiny.sampler`.
     """
     model = with_profile(tiny.patch(tiny.tiny_model(causal=False)), profile)
     scaling = model.get_model_object("latent_format")
-    prefix = scaling.process_out(tiny.noise_of(given, seed=8, **tiny.SIZE)) if given else None
+    prefix = scaling.process_out(tiny.noise_of(given, *size, seed=8)) if given else None
     sigmas = profile.take_sigmas(model.get_model_object("model_sampling"))
     return scaling.process_in(
         tiny.guide(
             model,
             tiny.sampler(policy, prefix=prefix, **request),
-            tiny.noise_of(frames, **tiny.SIZE),
+            tiny.noise_of(frames, *size),
             positive or padded_prompt(),
             sigmas=sigmas,
         )

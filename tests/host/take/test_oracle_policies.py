@@ -13,9 +13,13 @@ from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.profiles import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
+    FullKV,
     InfinityRope,
     KVPolicy,
+    MonarchRT,
+    ReadAll,
     Retention,
+    Selection,
     SinkWindow,
     TempDiff,
 )
@@ -37,6 +41,8 @@ class Case(NamedTuple):
     changes: tuple[tuple[str, int], ...] = ()  # of the prompt: mode and latent frame
     profile: str = SELF_FORCING
     given: int = 0  # latent frames
+    selection: Selection = ReadAll()
+    other_selection: Selection = ReadAll()
 
 
 CASES = {
@@ -53,6 +59,15 @@ CASES = {
         InfinityRope(cut_distance=44),
         (("cut", 6), ("swap", 27), ("cut", 30)),
     ),
+    # Their loop, with their torch reference in place of their kernel.
+    "monarch_rt_h_reduce_1": Case(
+        "monarch_rt",
+        FullKV(),
+        FullKV(),
+        selection=MonarchRT(1),
+        other_selection=MonarchRT(2),
+    ),
+    "monarch_rt_h_reduce_2": Case("monarch_rt", FullKV(), FullKV(), selection=MonarchRT(2)),
     # Their cache policies, which are made for a larger model, around a tiny Wan.
     "cmbench_decoprune": Case(
         "cmbench", DeCoPrune(gamma=2.4), DeCoPrune(gamma=2.4, dense_chunks=1), given=24
@@ -67,16 +82,15 @@ CASES = {
 }
 
 
-def difference(name: str, retention: Retention, **request) -> float:
+def difference(name: str, policy: KVPolicy, **request) -> float:
     """Largest difference to the authors' latents."""
     case = CASES[name]
     expected = authors(case.file)[name]
     positive = padded_prompt(1)
     for seed, (mode, frame) in enumerate(case.changes, 2):
         positive = add_prompt(positive, padded_prompt(seed), frame, mode, 0, 12)
-    policy = KVPolicy(retention)
-    profile, frames = PROFILES[case.profile], expected.shape[2]
-    take = sample(profile, frames, case.given, policy, positive, **request)
+    profile, (frames, *size) = PROFILES[case.profile], expected.shape[2:]
+    take = sample(profile, frames, case.given, policy, positive, size, **request)
     return float((take - expected).abs().max())
 
 
@@ -87,16 +101,18 @@ def authors(file: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_take_equals_the_authors(name):
-    assert difference(name, CASES[name].retention) < TOLERANCE
+    case = CASES[name]
+    assert difference(name, KVPolicy(case.retention, case.selection)) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_comparison_tells_another_policy_apart(name):
-    assert difference(name, CASES[name].other) > 50 * TOLERANCE
+    case = CASES[name]
+    assert difference(name, KVPolicy(case.other, case.other_selection)) > 50 * TOLERANCE
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].file == "cmbench"])
 def test_the_prune_ratio_is_the_authors(name):
     stats = []
-    difference(name, CASES[name].retention, on_stats=stats.append)
+    difference(name, KVPolicy(CASES[name].retention), on_stats=stats.append)
     assert stats[0].prune_ratio == pytest.approx(float(authors("cmbench")[f"{name}_prune_ratio"]))

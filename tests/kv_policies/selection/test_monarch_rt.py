@@ -54,10 +54,11 @@ def test_it_equals_the_authors_reference(number, part_bytes, monkeypatch):
 
 
 @pytest.mark.parametrize("keys", [2, 5])
-def test_in_a_frame_of_one_column_it_is_dense_attention(keys):
-    """Every row of a tile then has one token, so nothing is approximated."""
-    q, k, v = rows_of(3, 2, keys, (6, 1), 2, 8)
-    out = monarch_attention.monarch_attention(q, k, v, (6, 1), 1)
+@pytest.mark.parametrize("grid, h_reduce", [((6, 1), 1), ((4, 3), 4)], ids=["column", "row"])
+def test_a_tile_of_one_column_or_one_row_is_read_by_dense_attention(grid, h_reduce, keys):
+    """One column: each row has one token. One row: each query weighs it by itself."""
+    q, k, v = rows_of(3, 2, keys, grid, 2, 8)
+    out = monarch_attention.monarch_attention(q, k, v, grid, h_reduce)
     assert torch.allclose(out.flatten(2), fake.attention(q, k, v), atol=1e-6)
 
 
