@@ -39,6 +39,7 @@ from keepsake.kv_policies import (
     ReversePrune,
     RollingForcing,
     SinkWindow,
+    TempDiff,
     TempDiffPrune,
 )
 from keepsake.nodes.policies.decoprune import PolicyDeCoPrune
@@ -61,6 +62,7 @@ RETAINING = {
     "decoprune_hs": DeCoPruneHS(**DEFAULTS, head_map=MAP),
     "reverse": ReversePrune(DeCoPrune(**DEFAULTS)),
     "temp_diff": TempDiffPrune(DeCoPrune(**DEFAULTS)),
+    "temp_diff_once": TempDiff(),
 }
 SELECTING = {"directed": DirectedForcing(head_table=TABLE)}
 SCHEDULING = {
