@@ -74,6 +74,7 @@ FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("Keepsak
     "KeepsakePolicyFlashForward": {"5": node("KeepsakePolicyFlashForward", stage_history=1)},
     "KeepsakePolicyHierarchical": {"5": node("KeepsakePolicyHierarchical", window_frames=9)},
     "KeepsakePolicyRollingForcing": {"5": node("KeepsakePolicyRollingForcing", window_frames=15)},
+    "KeepsakePolicyRollingSink": {"5": node("KeepsakePolicyRollingSink", window_frames=12)},
     "KeepsakePolicyTempDiff": GIVEN | {"5": node("KeepsakePolicyTempDiff")},
     "KeepsakeKVMemoryMap_film": SPLIT,
 }

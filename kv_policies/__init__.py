@@ -9,11 +9,14 @@ from .cache.view import View
 from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
+from .retention.ema_sink import EmaSink
 from .retention.full import FullKV
 from .retention.head_map import HeadMap
 from .retention.infinity_rope import InfinityRope
+from .retention.memrope import MemRope
 from .retention.pruning_controls import RandomPrune, ReversePrune, TempDiffPrune
 from .retention.retention import Probe, Retention, RetentionRun
+from .retention.rolling_sink import RollingSink
 from .retention.scores import ScoreHistogram
 from .retention.sink_window import SinkWindow
 from .retention.temp_diff import TempDiff
@@ -56,6 +59,9 @@ RETENTIONS = (  # what tests iterate over
     DeCoPruneHS,
     InfinityRope,
     TempDiff,
+    RollingSink,
+    MemRope,
+    EmaSink,
     RandomPrune,
     ReversePrune,
     TempDiffPrune,

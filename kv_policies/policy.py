@@ -88,13 +88,22 @@ class KVPolicy:
             )
 
     def _check_frames(self):
-        """Raise ValueError when a selection reads whole frames and the retention keeps parts."""
+        """Raise ValueError when a selection reads whole frames and the retention keeps parts, or
+        when it chooses among frames and the retention has others in their places.
+        """
         if self.selection.needs_whole_frames and not self.retention.whole_frames:
             selection, retention = type(self.selection).__name__, type(self.retention).__name__
             raise ValueError(
                 f"{selection} reads whole latent frames, and {retention} keeps single tokens of "
                 "them, or other ones in each layer. "
                 "Remove one of the two, or use a retention of whole frames, such as SinkWindow."
+            )
+        if self.selection.reads_frames and not self.retention.own_frames:
+            selection, retention = type(self.selection).__name__, type(self.retention).__name__
+            raise ValueError(
+                f"{selection} chooses which latent frames to read, and in {retention}'s memory "
+                "some rows are a replay or a mean of others. Remove one of the two, or use a "
+                "retention that keeps tokens as they are, such as SinkWindow."
             )
 
     def _check_steps(self, take: Take):

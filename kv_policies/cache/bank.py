@@ -288,9 +288,14 @@ class Bank:
         self._held_position = self.columns.of_first_layer("position")[:count].clone()
         self.store.hold(count, self.holds_values)
 
-    def read_held(self, layer: int, rows: Tensor) -> tuple[Sides, Tensor]:
-        """Keys and values of held rows (long), and the positions that the keys are turned to."""
-        return self.pages[layer].read_held(rows, self.device), self._held_position[rows]
+    @property
+    def held_position(self) -> Tensor:
+        """Where in time the held keys stand, float64, one for each held row."""
+        return self._held_position
+
+    def read_held(self, layer: int, rows: Tensor) -> Sides:
+        """Keys of held rows (long, on the CPU), and their values where the bank holds them."""
+        return self.pages[layer].read_held(rows, self.device)
 
     def rewrite(
         self,

@@ -57,9 +57,14 @@ class Pages:
         self.held_v = self.v[:, : count if values else 0].clone()
 
     def read_held(self, rows: Tensor, device: torch.device) -> Sides:
-        """Keys and values of held rows (long, on the CPU), on a device."""
+        """Keys of held rows (long, on the CPU), on a device, and their values; without held values
+        none.
+        """
         rows = rows.to(self.held.device)
-        return tuple(side.index_select(1, rows).to(device) for side in (self.held, self.held_v))
+        k = self.held.index_select(1, rows).to(device)
+        if not self.held_v.shape[1]:
+            return k, k[:, :0]
+        return k, self.held_v.index_select(1, rows).to(device)
 
     def rewrite(self, rows: slice, compute: Callable[[], Sides], holds: bool):
         """Replace rows by computed ones; with `holds` the held keys of them, too."""

@@ -132,6 +132,10 @@ class Retention(ABC):
         """
         return 0
 
+    # Whether each history row is the token of the latent frame that it stands for; not where frames
+    # are replayed or averaged.
+    own_frames: ClassVar[bool] = True
+
     # Whether it replaces history rows by computed ones, see `Bank.rewrite`: a storage in fewer bits
     # refuses it.
     rewrites: ClassVar[bool] = False

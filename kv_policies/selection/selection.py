@@ -51,7 +51,8 @@ class Selection(ABC):
 
     # True: the rows that it reads must be whole latent frames, see `Retention.whole_frames`
     needs_whole_frames: ClassVar[bool] = False
-    # True: it asks of which frame each row is, which must be so in all layers
+    # True: it asks of which frame each row is, which must be so in all layers, and a frame of the
+    # take: see `Retention.own_frames`
     reads_frames: ClassVar[bool] = False
 
     @abstractmethod

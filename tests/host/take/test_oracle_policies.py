@@ -13,12 +13,15 @@ from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.profiles import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
+    EmaSink,
     FullKV,
     InfinityRope,
     KVPolicy,
+    MemRope,
     MonarchRT,
     ReadAll,
     Retention,
+    RollingSink,
     Selection,
     SinkWindow,
     TempDiff,
@@ -79,6 +82,13 @@ CASES = {
         given=24,
     ),
     "cmbench_temp_diff": Case("cmbench", TempDiff(blocks=20), TempDiff(blocks=19), given=24),
+    "rolling_sink": Case("rolling_sink", RollingSink(), RollingSink(24)),
+    "memrope": Case("memrope", MemRope(), MemRope(adaptive=True)),
+    "memrope_adaptive": Case("memrope", MemRope(adaptive=True), MemRope()),
+    "reward_forcing": Case("reward_forcing", EmaSink(), EmaSink(sink_weight=0.9)),
+    "reward_forcing_half": Case(
+        "reward_forcing", EmaSink(sink_weight=0.5), SinkWindow(3, 9, "shifted")
+    ),
 }
 
 

@@ -20,11 +20,10 @@ def replay(bank):
     """Frame 3 becomes frame 1 again, as it was held: key 2 and 3 of layer 0, value -2 and -3."""
 
     def first_rows(layer):
-        (k, v), position = bank.read_held(layer, torch.tensor([2, 3]))
-        assert position.tolist() == [1, 1]
-        return k, v
+        return bank.read_held(layer, torch.tensor([2, 3]))
 
     bank.hold(4)
+    assert bank.held_position.tolist() == [0, 0, 1, 1]
     bank.keep(torch.arange(4, bank.length))  # frames 2, 3 ...: the held ones are gone
     bank.rewrite(slice(2, 4), first_rows, source=torch.tensor([2, 3]))
     return bank
@@ -67,7 +66,7 @@ def test_what_was_held_and_merged_is_saved():
     state, other = replay(merging()).state(), merging()
     other.restore(state)
     assert View(other).history_ids().tolist() == [4, 5, 2, 3, 8, 9, 10, 11]
-    (k, v), _ = other.read_held(1, torch.tensor([3]))
+    k, v = other.read_held(1, torch.tensor([3]))
     assert k[0, 0, 0, 0] == 103 and v[0, 0, 0, 0] == -103
 
 

@@ -11,9 +11,11 @@ from ...cases import RETENTION_CASES
 
 
 def bytes_of(plan, geometry, element_size):
-    """Of a bank at its largest: its keys and values, and the unmoved copies of its keys."""
+    """Of a bank at its largest: its keys and values, and the unmoved copies of its keys, or of
+    both.
+    """
     heads = sum(map(len, plan.heads_by_layer(geometry)))
-    frames = 2 * plan.most_frames + plan.held_frames
+    frames = 2 * plan.most_frames + (1 + plan.holds_values) * plan.held_frames
     return frames * geometry.tokens_per_frame * heads * geometry.head_dim * element_size
 
 

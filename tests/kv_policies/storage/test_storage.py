@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     KVMemoryError,
     KVPolicy,
     KVStorage,
+    RollingSink,
     SinkWindow,
     Storage,
     Take,
@@ -217,8 +218,8 @@ def test_bytes_are_as_promised_scales_included(dtype, share, head_dim):
 
 @pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 def test_a_take_in_8_bits_is_near_the_one_in_full(retention):
-    if retention.moving_frames(TAKE) > 3:
-        pytest.skip("refused: it turns keys again and again")
+    if retention.moving_frames(TAKE) > 3 or retention.rewrites:
+        pytest.skip("refused: it turns keys again and again, or computes rows anew")
     full, trace, _ = fake.take(KVPolicy(retention), 20)
     near, less, _ = fake.take(
         KVPolicy(retention, storage=KVStorage("int8", full_chunks=1, sink_frames=1)), 20
@@ -271,6 +272,10 @@ def test_the_models_dtype_is_the_plain_storage():
         (
             KVPolicy(SinkWindow(4, 8, "shifted"), storage=KVStorage(sink_frames=3)),
             "use sink_frames of at least 4",
+        ),
+        (
+            KVPolicy(RollingSink(7), storage=KVStorage("fp8")),
+            "RollingSink computes rows of its history from other rows, and fp8 would round",
         ),
         (KVPolicy(schedule=Hierarchical(), storage=KVStorage()), "has short caches of its own"),
         (
