@@ -18,7 +18,8 @@ NAMES = {
     "comfy.ldm.modules.attention": "optimized_attention",
     "comfy.ldm.wan.ar_model": "CausalWanModel CausalWanSelfAttention.forward",
     "comfy.ldm.wan.model": (
-        "WanAttentionBlock WanModel WanSelfAttention.forward WanT2VCrossAttention.forward repeat_e"
+        "MLPProj WanAttentionBlock WanModel WanSelfAttention.forward WanT2VCrossAttention.forward "
+        "repeat_e"
     ),
     "comfy.ldm.wan.vae": "WanVAE count_cache_layers",
     "comfy.model_base": "ModelType.FLOW WAN21",

@@ -4,6 +4,7 @@ follows, as a conditioning value of its own.
 
 from torch import Tensor
 
+from ..keys import PROMPT_START
 from ..model.backbone import control_channels
 from ..model.kinds import KINDS, Kind, kind_of_backbone
 from ..model.tensors import require_finite_input
@@ -21,9 +22,11 @@ def check_control(model, control: Control | None, conds: list[dict], shape: tupl
     """Refuse a control that does not fit the model or the latent's `shape`, and a world model
     without what it follows or begins with. `conds` are the conditionings that run.
     """
-    kind = kind_of_backbone(model.get_model_object("diffusion_model"))
+    backbone = model.get_model_object("diffusion_model")
+    kind = kind_of_backbone(backbone)
     if kind:
         _check_world(kind, control, conds, shape)
+        kind.check(backbone, control)
     elif isinstance(control, WorldControl):
         theirs = next(kind.name for kind in KINDS if kind.control == control.name)
         raise ValueError(
@@ -57,6 +60,18 @@ def _check_world(kind: Kind, control: Control | None, conds: list[dict], shape: 
             f"A {kind.name} model goes on from a start image, and a prompt brings none. Put "
             "WanImageToVideo between the prompts and the sampler, with a start image and the "
             "take's length."
+        )
+    if kind.clip_vision and any(cond.get("clip_vision_output") is None for cond in conds):
+        raise ValueError(
+            f"A {kind.name} model looks at the start image through CLIP vision, and a prompt "
+            "brings none. Connect CLIP Vision Encode (of the start image, with CLIP vision's "
+            "ViT-H) to WanImageToVideo's clip_vision_output."
+        )
+    starts = [cond[PROMPT_START] for cond in conds if PROMPT_START in cond]
+    if not kind.reads_text and any(start.start for start in starts):
+        raise ValueError(
+            f"A {kind.name} model reads no text, so a prompt that comes in later changes nothing. "
+            f"Use one prompt, and let {kind.node} change what happens."
         )
 
 

@@ -36,6 +36,10 @@ class ForwardContext:
                 self.made[name] = make()
         return self.made[name]
 
+    def act(self, layer: int, part: str, k: Tensor, v: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What a part of an action module reads, for each batch row, see `Session.act`."""
+        return self.session.act(self.forward, self.streams, layer, part, k, v, self.is_extra)
+
     def require_all_rows(self, x: Tensor, layer: int):
         """ValueError, in a sentence, where `x` has not a row for each prompt."""
         if len(x) != len(self.prompts):

@@ -1,5 +1,7 @@
 """What Keepsake needs of a model, probed once and in one place."""
 
+import math
+
 import torch
 from comfy.ldm.wan.ar_model import CausalWanModel
 from comfy.ldm.wan.model import WanModel
@@ -52,15 +54,18 @@ def read_geometry(model, latent_height: int, latent_width: int, chunk_frames: in
     _, patch_height, patch_width = backbone.patch_size
     channels = backbone.rope_embedder.axes_dim[0]
     theta = float(backbone.rope_embedder.theta)
+    grid = (-(-latent_height // patch_height), -(-latent_width // patch_width))
+    action_plan = getattr(backbone, "action_plan", None)
     return Geometry(
         layers=len(backbone.blocks),
         heads=attention.num_heads,
         head_dim=attention.head_dim,
-        grid=(-(-latent_height // patch_height), -(-latent_width // patch_width)),
+        grid=grid,
         chunk_frames=chunk_frames,
         temporal_channels=channels,
         rope_theta=theta,
         **_angles(model, backbone, theta),
+        actions=action_plan(math.prod(grid)) if action_plan else None,
     )
 
 

@@ -83,6 +83,8 @@ def load_ar_model(
     width, channels = sizes(contents, name)
     kind = kind_of(contents.weights)
     rows = _rows_of_kind(rows, kind, name, profile)
+    if version := kind and kind.profile(contents.weights):
+        rows = _rows_of_version(version, name, profile)
     if profile is None:
         recognised = recognise(contents, rows, kind, width, channels, name)
     else:
@@ -133,6 +135,20 @@ def _rows_of_kind(
             "a program that dropped them: download it again, or choose a profile."
         )
     return []
+
+
+def _rows_of_version(version: str, name: str, profile: ARProfile | None) -> list[Checkpoint]:
+    """The row of the profile that a file's tensors show; none where its name says that it is no AR
+    model. ValueError where another one is chosen.
+    """
+    if profile and profile.name != version:
+        raise ValueError(
+            f"The profile '{profile.name}' is not that of '{name}', whose tensors are those of "
+            f"'{version}'. Choose that one, or 'from file'."
+        )
+    if not profile and why_no_ar_model(name):
+        return []
+    return [row for row in CHECKPOINTS if row.profile.name == version]
 
 
 def _loras_of(
@@ -232,15 +248,18 @@ def recognise(
                 f"The AR profile in the header of '{name}' cannot be read ({error}). Choose one "
                 "in AR Video Model Loader."
             ) from error
+    told = kind is not None and kind.profile(contents.weights) is not None
     for row in rows:
         if (row.width, row.channels) == (width, channels):
-            return Recognised(row.profile, row, "recognised by the file's name")
+            by = "its tensors" if told else "the file's name"
+            return Recognised(row.profile, row, f"recognised by {by}")
     if rows:
         named = rows[0]
+        seems = "has the tensors of" if told else "is named like"
         raise ValueError(
-            f"'{name}' is named like '{named.profile.name}', but that model is {named.width} wide "
-            f"with {named.channels} latent channels and this one {width} with {channels}. Choose "
-            "a profile in AR Video Model Loader if you know how it was trained."
+            f"'{name}' {seems} '{named.profile.name}', but that model is {named.width} wide with "
+            f"{named.channels} latent channels and this one {width} with {channels}. Choose a "
+            "profile in AR Video Model Loader if you know how it was trained."
         )
     if why := why_no_ar_model(name):
         raise ValueError(f"'{name}' is named like {why}.")

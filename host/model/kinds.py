@@ -2,7 +2,7 @@
 class runs it, and what a take with it needs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ from comfy.ldm.wan.model import WanModel
 from torch import Tensor
 
 from .lingbot import LingBotConfig, LingBotWan
+from .matrix_game import MatrixGameConfig, MatrixGameWan, check_actions, profile_by_tensors
+from .world_control import WorldControl
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,12 @@ class Kind:
     control: str  # name of the conditioning value that it follows
     node: str  # title of the node that makes that value
     needs: str  # what a take needs, in a sentence for the user
+    reads_text: bool = True
+    clip_vision: bool = False  # whether it looks at the start image through CLIP vision
+    # The name of the profile that a file's tensors show; None: they do not.
+    profile: Callable[[Mapping[str, Tensor]], str | None] = lambda weights: None
+    # ValueError, in a sentence, for a control that is for another model of this kind.
+    check: Callable[[WanModel, WorldControl], None] = lambda backbone, control: None
 
 
 KINDS = (
@@ -36,6 +44,21 @@ KINDS = (
         node="World Camera",
         needs="It needs a camera (World Camera, at the sampler's control input) and a start image "
         "(WanImageToVideo, of the take's own length).",
+    ),
+    Kind(
+        name="Matrix-Game 2",
+        key="blocks.0.action_model.keyboard_embed.0.weight",
+        config=MatrixGameConfig,
+        backbone=MatrixGameWan,
+        control="world_actions",
+        node="World Actions",
+        needs="It needs keys and mouse (World Actions, at the sampler's control input), a start "
+        "image (WanImageToVideo, of the take's own length) and CLIP vision of that image (CLIP "
+        "Vision Encode, at WanImageToVideo). It reads no text.",
+        reads_text=False,
+        clip_vision=True,
+        profile=profile_by_tensors,
+        check=check_actions,
     ),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}

@@ -49,6 +49,7 @@ class ARProfile:
     window_frames: int = 0  # chunk in work included; 0: all frames
     sink_frames: int = 0
     sink_rope: str = "absolute"
+    whole_chunks: bool = True  # False: single frames leave the window
     temporal_compression: int = 4  # pixel frames per latent frame after the first
     needs_control: bool = False  # the model cannot do without its control channels
     # Noise levels of the steps; empty: the host's "simple" ones at this shift.
@@ -85,7 +86,7 @@ class ARProfile:
         if self.loop in OWN_LOOPS:
             return KVPolicy(schedule=OWN_LOOPS[self.loop](self.window_frames))
         retention = (
-            SinkWindow(self.sink_frames, self.window_frames, self.sink_rope)
+            SinkWindow(self.sink_frames, self.window_frames, self.sink_rope, self.whole_chunks)
             if self.window_frames
             else FullKV()
         )
@@ -108,8 +109,9 @@ class ARProfile:
 
     def describe(self) -> str:
         first = f" ({self.first_chunk_steps} in the first chunk)" if self.first_chunk_steps else ""
+        singly = "" if self.whole_chunks else " in single frames"
         memory = (
-            f"window {self.window_frames}, sink {self.sink_frames}"
+            f"window {self.window_frames}{singly}, sink {self.sink_frames}"
             if self.window_frames
             else "all frames kept"
         )
@@ -195,6 +197,22 @@ LINGBOT = (
         width=5120,
         kind="LingBot-World",
     ),
+)
+
+MATRIX_GAME_SIGMAS = (1.0, 0.9088428, 0.7139794)  # 1, 0.666 and 0.333 at a shift of 5
+MATRIX_GAME = tuple(  # told apart by their tensors, see `kinds.Kind.profile`
+    Checkpoint(
+        profile=ARProfile(name=f"Matrix-Game 2 {mode}", chunk_frames=3, **numbers),
+        name_has=(r"matrix-?game-?2", mode.replace("_", "-?")),
+        source="huggingface.co/Skywork/Matrix-Game-2.0",
+        licence="MIT",
+        kind="Matrix-Game 2",
+    )
+    for mode, numbers in {
+        "universal": dict(steps=3, sigmas=MATRIX_GAME_SIGMAS, window_frames=6),
+        "gta_drive": dict(steps=3, sigmas=MATRIX_GAME_SIGMAS, window_frames=4, whole_chunks=False),
+        "templerun": dict(steps=4, window_frames=6),
+    }.items()
 )
 
 # Chunk, steps, shift, window and sink are those of the authors' configurations. "No limit" there
@@ -348,6 +366,7 @@ CHECKPOINTS = (
         licence="Apache-2.0",
     ),
     *LINGBOT,
+    *MATRIX_GAME,
 )
 PROFILES = {row.profile.name: row.profile for row in CHECKPOINTS}
 
@@ -363,6 +382,9 @@ NO_AR_MODEL = {
     r"lingbot-?world.*base": "LingBot-World's bidirectional model, from which the fast ones were "
     "made and which gives a broken video in chunks. Load lingbot-world-fast or "
     "lingbot-world-v2-14b-causal-fast, or choose a profile if this is one",
+    r"matrix-?game.*(foundation|base-model)": "Matrix-Game 2's foundation model, from which the "
+    "distilled ones were made and which gives a broken video in a few steps. Load base_distill, "
+    "gta_keyboard2dim or templerun_7dim_onlykey, or choose a profile if this is one",
     r"\bsfwan2-2\b": "one of the two experts of FastVideo's SFWan2.2, which take turns in every "
     "chunk; Keepsake runs one model. "
     "Load a checkpoint of one model, or choose a profile to use this expert alone",
