@@ -101,6 +101,7 @@ SHOTS = {
         "21": node("PreviewImage", images=["9", 0]),
     },
     "KeepsakeDemoCamera": {"20": node("KeepsakeDemoCamera", latent=LATENT, away_frames=22)},
+    "KeepsakeWorldActions": {"20": node("KeepsakeWorldActions", latent=LATENT)},
     "KeepsakeKVMemoryStats": {"20": node("KeepsakeKVMemoryStats", kv_stats=STATS)},
     "KeepsakeKVMemoryMap": SPLIT
     | {

@@ -8,6 +8,8 @@ from .camera_keys import Held, keys_by_frame, read_keys
 from .game_modes import MODES_BY_NAME, PIXEL_FRAMES, ROWS, GameMode
 from .world_control import WorldControl
 
+TEXT_WIDTH = 4096  # of Wan's text encoder
+
 
 def read_actions(mode: str, text: str) -> list[Held]:
     """The parts of a text such as `w-16,wj-8,none-8`, for a mode by its name. ValueError, in a
@@ -53,3 +55,21 @@ def row_of(mode: GameMode, keys: frozenset[str]) -> Tensor:
         if letter in keys:
             row[mode.keys :] += torch.tensor(move)
     return row
+
+
+def no_prompt() -> list:
+    """A CONDITIONING for a model that reads no text: what ComfyUI's nodes can go on from."""
+    return [[torch.zeros(1, 1, TEXT_WIDTH), {}]]
+
+
+def describe_actions(mode: str, text: str, frames: int) -> str:
+    """What becomes of a text, in words for the node."""
+    walk = read_actions(mode, text)
+    total, written = pixel_frames(frames), sum(part.frames for part in walk)
+    end = "then no key is held" if written < total else "which fills the take"
+    if written > total:
+        end = f"of which the last {written - total} are left out"
+    return (
+        f"{frames} latent frames, {total} pixel frames, of {mode}: {written} are written, {end}. A "
+        "key acts from the latent frame after its own on."
+    )

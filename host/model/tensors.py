@@ -17,6 +17,17 @@ def samples_of(latent: dict, name: str = "latent") -> Tensor:
     return latent["samples"]
 
 
+def video_samples_of(latent: dict) -> Tensor:
+    """The samples of a video latent, [B, C, T, 2h, 2w]; ValueError for any other."""
+    samples = samples_of(latent)
+    if samples.ndim != 5:
+        raise ValueError(
+            f"The latent is that of an image, of shape {list(samples.shape)}, and this node needs "
+            "a video latent [B, C, T, H, W]. Use EmptyARVideoLatent or WanImageToVideo's."
+        )
+    return samples
+
+
 def require_finite_input(name: str, values: Tensor):
     """ValueError, in a sentence that names the input, for NaN or infinite numbers in it."""
     if not torch.isfinite(values).all():
