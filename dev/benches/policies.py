@@ -5,11 +5,13 @@ selection or a schedule that is new in kv_policies takes part by itself, with it
 needs other parameters here has a line below. `--add FILE` adds what another pack's file defines,
 see `add`.
 
-What a method leaves open is the same for all: 21 latent frames in reach (27 that Rolling Forcing
-needs at 8 steps, and Krea's 6). `decoprune` and its controls have the node's defaults, mode valley
-among them: the threshold is found from the take. Head map and head table are the shipped ones; the
-table is a proxy, measured by drift of the latents (`x0_drift`) and not by the paper's Distribution
-Matching loss.
+A method with a window of its own has the published one (MemRoPE 12 latent frames, Reward Forcing 9,
+Infinity-RoPE and Krea 6); what a method leaves open is the same for all, 21 in reach (27 that
+Rolling Forcing needs at 8 steps).
+
+`decoprune` and its controls have the node's defaults, mode valley among them: the threshold is
+found from the take. Head map and head table are the shipped ones; the table is a proxy, measured by
+drift of the latents (`x0_drift`) and not by the paper's Distribution Matching loss.
 """
 
 import importlib.util
@@ -27,6 +29,7 @@ from keepsake.kv_policies import (
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
+    EmaSink,
     FlashForward,
     FullKV,
     HeadMap,
@@ -34,11 +37,13 @@ from keepsake.kv_policies import (
     Hierarchical,
     KVPolicy,
     KVStorage,
+    MemRope,
     RandomPrune,
     ReadAll,
     ReversePrune,
     RollingForcing,
     SinkWindow,
+    TaylorSeer,
     TempDiff,
     TempDiffPrune,
 )
@@ -61,8 +66,10 @@ RETAINING = {
     "random": RandomPrune(DeCoPrune(**DEFAULTS)),
     "decoprune_hs": DeCoPruneHS(**DEFAULTS, head_map=MAP),
     "reverse": ReversePrune(DeCoPrune(**DEFAULTS)),
-    "temp_diff": TempDiffPrune(DeCoPrune(**DEFAULTS)),
-    "temp_diff_once": TempDiff(),
+    "temporal_difference": TempDiffPrune(DeCoPrune(**DEFAULTS)),
+    "temp_diff": TempDiff(),
+    "memrope": MemRope(),
+    "reward_forcing": EmaSink(),
 }
 SELECTING = {"directed": DirectedForcing(head_table=TABLE)}
 SCHEDULING = {
@@ -70,6 +77,7 @@ SCHEDULING = {
     "hiar": Hierarchical(),
     "rolling": RollingForcing(27),
     "krea": ContextRecompute(),
+    "taylorseer": TaylorSeer(),
 }
 
 
@@ -123,7 +131,7 @@ TIMED = {
     "decoprune": KVPolicy(SPEED_PRUNE),
     "random": KVPolicy(RandomPrune(SPEED_PRUNE)),
     "reverse": KVPolicy(ReversePrune(SPEED_PRUNE)),
-    "temp_diff": KVPolicy(TempDiffPrune(SPEED_PRUNE)),
+    "temporal_difference": KVPolicy(TempDiffPrune(SPEED_PRUNE)),
     "decoprune_hs": KVPolicy(
         DeCoPruneHS(mode="target_keep", target_keep=0.094, head_map=SPEED_MAP)
     ),
