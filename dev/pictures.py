@@ -71,6 +71,10 @@ FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("Keepsak
         "8": DECOPRUNE,
         "5": node("KeepsakePruningControl", kv_policy=["8", 0]),
     },
+    "KeepsakePolicyForcingKV": {
+        "8": node("KeepsakeLoadHeadMap", head_map="demo_world.json"),
+        "5": node("KeepsakePolicyForcingKV", head_map=["8", 0]),
+    },
     "KeepsakePolicyFlashForward": {"5": node("KeepsakePolicyFlashForward", stage_history=1)},
     "KeepsakePolicyHierarchical": {"5": node("KeepsakePolicyHierarchical", window_frames=9)},
     "KeepsakePolicyRollingForcing": {"5": node("KeepsakePolicyRollingForcing", window_frames=15)},

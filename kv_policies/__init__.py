@@ -10,6 +10,7 @@ from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
 from .retention.ema_sink import EmaSink
+from .retention.forcing_kv import ForcingKV
 from .retention.full import FullKV
 from .retention.head_map import HeadMap
 from .retention.infinity_rope import InfinityRope
@@ -57,6 +58,7 @@ RETENTIONS = (  # what tests iterate over
     SinkWindow,
     DeCoPrune,
     DeCoPruneHS,
+    ForcingKV,
     InfinityRope,
     TempDiff,
     RollingSink,

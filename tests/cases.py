@@ -10,6 +10,7 @@ from keepsake.kv_policies import (
     DeCoPruneHS,
     EmaSink,
     FlashForward,
+    ForcingKV,
     HeadMap,
     Hierarchical,
     InfinityRope,
@@ -65,6 +66,10 @@ RETENTION_PARAMETERS = {
             static_recent_frames=2,
             most_frames=3,
         )
+    ],
+    ForcingKV: [
+        dict(head_map=HeadMap("fake", 2, ((0,), (1,)))),
+        dict(head_map=HeadMap("fake", 2, ((), (0,))), ar_start=0, sink_frames=0, dynamic_frames=2),
     ],
 }
 RETENTION_CASES = [

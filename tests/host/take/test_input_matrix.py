@@ -14,6 +14,7 @@ from keepsake.kv_policies import (
     DirectedForcing,
     EmaSink,
     FlashForward,
+    ForcingKV,
     HeadMap,
     Hierarchical,
     KVPolicy,
@@ -55,6 +56,7 @@ PARAMETERS = {
     RollingSink: dict(window_frames=7),
     MemRope: dict(window_frames=8, sink_frames=1),
     EmaSink: dict(window_frames=7, sink_frames=2, sink_weight=0.5),
+    ForcingKV: dict(head_map=HeadMap("tiny", 4, ((0, 1),) * 2)),
     DirectedForcing: dict(uniform_budget=5, active_from=6),
     FlashForward: dict(
         anchor_stride=4, block_anchors=2, anchor_window=2, planner_history=2, stage_history=1
