@@ -31,6 +31,7 @@ from keepsake.kv_policies import (
     DirectedForcing,
     EmaSink,
     FlashForward,
+    ForcingKV,
     FullKV,
     HeadMap,
     HeadTable,
@@ -65,6 +66,7 @@ RETAINING = {
     "decoprune": DeCoPrune(**DEFAULTS),
     "random": RandomPrune(DeCoPrune(**DEFAULTS)),
     "decoprune_hs": DeCoPruneHS(**DEFAULTS, head_map=MAP),
+    "forcing_kv": ForcingKV(head_map=MAP),
     "reverse": ReversePrune(DeCoPrune(**DEFAULTS)),
     "temporal_difference": TempDiffPrune(DeCoPrune(**DEFAULTS)),
     "temp_diff": TempDiff(),
@@ -135,6 +137,7 @@ TIMED = {
     "decoprune_hs": KVPolicy(
         DeCoPruneHS(mode="target_keep", target_keep=0.094, head_map=SPEED_MAP)
     ),
+    "forcing_kv": KVPolicy(ForcingKV(head_map=SPEED_MAP)),
     "decoprune_int4": KVPolicy(SPEED_PRUNE, storage=KVStorage("int4")),
     "directed": KVPolicy(selection=DirectedForcing(head_table=SPEED_TABLE)),
 }

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 import pytest
-from keepsake.kv_policies import KVPolicy
+from keepsake.kv_policies import HeadMap, KVPolicy
 from keepsake.nodes.sockets import DIRECTED
 
 from .test_schema import nodes
@@ -11,6 +11,8 @@ from .test_schema import nodes
 NODES = [node for node in nodes() if node.define_schema().node_id.startswith("KeepsakePolicy")]
 # On purpose: a new node needs no gamma; a policy made in code has the paper's rule.
 DIFFER = {"PolicyDeCoPrune": ["mode"]}
+# What a socket must bring, by the name of the input and of the policy's parameter.
+BROUGHT = {"head_map": HeadMap("any", 1, ((),))}
 STORAGE = next(node for node in nodes() if node.__name__ == "KVStorageNode")
 
 
@@ -19,6 +21,11 @@ def made_of_defaults(node) -> KVPolicy:
         part.id: part.as_dict()["default"]
         for part in node.define_schema().inputs
         if "default" in part.as_dict()
+    }
+    values |= {
+        part.id: BROUGHT[part.id]
+        for part in node.define_schema().inputs
+        if part.id in BROUGHT and not part.optional
     }
     (policy,) = node.execute(**values).args
     return policy
@@ -31,7 +38,8 @@ def test_a_node_and_its_policy_have_the_same_defaults(node):
         part = getattr(policy, slot)
         if slot == "retention" and part == DIRECTED.retention:
             continue  # what Directed Forcing starts from: on purpose no default of SinkWindow
-        own = type(part)()
+        brought = {name: value for name, value in BROUGHT.items() if hasattr(part, name)}
+        own = type(part)(**brought)
         differ = [
             field.name
             for field in fields(part)

@@ -14,7 +14,9 @@ from keepsake.host.model.profiles import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
     EmaSink,
+    ForcingKV,
     FullKV,
+    HeadMap,
     InfinityRope,
     KVPolicy,
     MemRope,
@@ -26,6 +28,7 @@ from keepsake.kv_policies import (
     SinkWindow,
     TempDiff,
 )
+from keepsake.kv_policies.retention.forcing_kv import PRESETS
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -33,6 +36,8 @@ from .test_oracle import TOLERANCE, padded_prompt, sample
 
 FILES = Path(__file__).parent / "oracles"
 SELF_FORCING = "Self-Forcing (chunk-wise)"
+HEADS = HeadMap("tiny", 4, ((), (0, 2), (1,)))  # static ones, as the authors' code read it
+KREA = PRESETS["Krea Realtime 14B"]
 
 
 class Case(NamedTuple):
@@ -88,6 +93,19 @@ CASES = {
     "reward_forcing": Case("reward_forcing", EmaSink(), EmaSink(sink_weight=0.9)),
     "reward_forcing_half": Case(
         "reward_forcing", EmaSink(sink_weight=0.5), SinkWindow(3, 9, "shifted")
+    ),
+    "forcing_kv": Case(
+        "forcing_kv", ForcingKV(head_map=HEADS), ForcingKV(head_map=HEADS, bank_share=0.28)
+    ),
+    "forcing_kv_krea": Case(
+        "forcing_kv",
+        ForcingKV(head_map=HEADS, **KREA),
+        ForcingKV(head_map=HEADS, **KREA, static_frames=3),
+    ),
+    "forcing_kv_two_latest": Case(
+        "forcing_kv",
+        ForcingKV(head_map=HEADS, dynamic_frames=2),
+        ForcingKV(head_map=HEADS, dynamic_frames=2, ar_start=2),
     ),
 }
 
