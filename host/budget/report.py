@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from ...rollout.chunk_bytes import ChunkBytes
+from ...rollout.estimate import Estimate
 from ...rollout.stats import counted
 from ...rollout.timeline import pixel_frames
 from .budget import LENGTH_LIMIT, Budget
@@ -65,6 +66,11 @@ def budget_report(budget: Budget) -> str:
         f"{name} {size(nbytes)}" for name, nbytes in zip(estimate.bank_names, last.bank_bytes)
     )
     lines.append(f"history at the last chunk - {banks}")
+    if features := _feature_bytes(estimate):
+        lines.append(
+            f"for the steps that are forecast - {size(features)} of outputs, held while a chunk is "
+            "made"
+        )
     if last.action_bytes:
         lines.append(
             f"keys and mouse - {size(last.action_bytes)} for the latest "
@@ -86,12 +92,16 @@ def budget_report(budget: Budget) -> str:
     return "\n".join(lines)
 
 
+def _feature_bytes(estimate: Estimate) -> int:
+    return max(chunk.row.feature_bytes for chunk in estimate.least)
+
+
 def _peak_line(budget: Budget) -> str:
     most = budget.estimate.most
     latents = budget.plan.latent_bytes
+    features = _feature_bytes(budget.estimate)  # has a line of its own
     peak = max(range(len(most)), key=lambda i: most[i].nbytes)
-    least_needed, most_needed = budget.estimate.needed
-    buffers = size_range((least_needed - latents, most_needed - latents))
+    buffers = size_range(tuple(needed - latents - features for needed in budget.estimate.needed))
     return (
         f"peak - {size_range(budget.needed)} from chunk {peak + 1} of {len(budget.plan.chunks)} "
         f"on: buffers and rows held twice while they move {buffers}, all latents of the take "
@@ -150,6 +160,7 @@ def budget_dict(budget: Budget) -> dict:
         "free_host_bytes": budget.main_bytes,
         "activation_bytes": budget.activation_bytes,
         "latent_bytes": plan.latent_bytes,
+        "feature_bytes": _feature_bytes(estimate),
         "action_bytes": estimate.least[-1].row.action_bytes,
         "weight_bytes_to_load": budget.weight_bytes,
         "free_bytes": budget.free_bytes,

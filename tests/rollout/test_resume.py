@@ -70,6 +70,7 @@ POLICIES = [
     *(KVPolicy(retention) for retention in RETENTION_CASES),
     *(KVPolicy(schedule=schedule) for schedule in SCHEDULED),
     KVPolicy(SinkWindow(1, 6), schedule=TaylorSeer(first_steps=1)),
+    KVPolicy(SinkWindow(2, 7), DirectedForcing(uniform_budget=4), TaylorSeer(first_steps=2)),
     KVPolicy(
         RETENTION_CASES[0],
         DirectedForcing(budget_min=4, budget_max=6, active_from=5, head_table=TABLE),

@@ -4,6 +4,8 @@ import pytest
 import torch
 from comfy.patcher_extension import WrappersMP
 from comfy_extras import nodes_slg
+from keepsake.host.budget.of_inputs import budget_of_inputs
+from keepsake.host.budget.report import budget_dict, budget_report, size
 from keepsake.kv_policies import KVPolicy, KVStorage, SinkWindow, TaylorSeer
 from keepsake.rollout.estimate import estimate
 from support import tiny
@@ -104,6 +106,22 @@ def test_the_stats_say_what_was_forecast_and_the_plan_what_is_held_for_it(prepar
         stats[0].report()
     )
     assert stats[0].policy["schedule"]["interval"] == 5
+
+
+def test_the_estimate_says_what_is_held_for_the_forecast(prepared):
+    latent = {"samples": tiny.noise_of(9, **tiny.SIZE)}
+    options = dict(cfg=1.0, chunk_frames=CHUNK, prefix=None, prompts=1)
+    budgets = [
+        budget_of_inputs(prepared, latent, steps=4, policy=policy, **options)
+        for policy in (KVPolicy(), FORECAST)
+    ]
+    held = 3 * LAYERS * 2 * 3 * 4 * WIDTH * 4
+    plain, forecast = map(budget_dict, budgets)
+    assert (plain["feature_bytes"], forecast["feature_bytes"]) == (0, held)
+    assert forecast["needed_bytes"][0] - plain["needed_bytes"][0] == held
+    plain, forecast = map(budget_report, budgets)
+    says = f"for the steps that are forecast - {size(held)} of outputs"
+    assert says in forecast and "forecast" not in plain
 
 
 def test_it_is_another_take_that_repeats_and_leaves_the_model_alone(prepared):
