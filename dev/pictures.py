@@ -66,6 +66,10 @@ FEW_STEPS = {"8": node("KeepsakeARProfile", model=MODEL, steps=2, shift=3)}
 # By picture: the nodes of its policy. A policy that is not named here shows its defaults.
 FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("KeepsakePolicy*.md"))} | {
     "KeepsakePolicySinkWindow": {"5": node("KeepsakePolicySinkWindow", window_frames=9)},
+    "KeepsakePolicyDeepSink": {"5": node("KeepsakePolicyDeepSink", window_frames=9, sink_frames=5)},
+    "KeepsakePolicyDeepForcing": {
+        "5": node("KeepsakePolicyDeepForcing", window_frames=12, budget_frames=10, sink_frames=4)
+    },
     "KeepsakePolicyDeCoPrune": {"5": DECOPRUNE},
     "KeepsakePruningControl": {
         "8": DECOPRUNE,

@@ -9,6 +9,8 @@ from .cache.view import View
 from .policy import KVPolicy
 from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
+from .retention.deep_forcing import DeepForcing
+from .retention.deep_sink import DeepSink
 from .retention.ema_sink import EmaSink
 from .retention.forcing_kv import ForcingKV
 from .retention.full import FullKV
@@ -60,6 +62,8 @@ RETENTIONS = (  # what tests iterate over
     DeCoPruneHS,
     ForcingKV,
     InfinityRope,
+    DeepForcing,
+    DeepSink,
     TempDiff,
     RollingSink,
     MemRope,

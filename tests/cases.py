@@ -8,6 +8,8 @@ from keepsake.kv_policies import (
     ContextRecompute,
     DeCoPrune,
     DeCoPruneHS,
+    DeepForcing,
+    DeepSink,
     EmaSink,
     FlashForward,
     ForcingKV,
@@ -30,6 +32,11 @@ RETENTION_PARAMETERS = {
         dict(sink_frames=0, window_frames=3, whole_chunks=False),
     ],
     InfinityRope: [dict(window_frames=5), dict(sink_frames=2, window_frames=7, cut_distance=9)],
+    DeepForcing: [
+        dict(sink_frames=2, budget_frames=6, recent_frames=3, window_frames=7, reuse_limit=1),
+        dict(sink_frames=1, budget_frames=6, recent_frames=4, window_frames=6),
+    ],
+    DeepSink: [dict(sink_frames=2, window_frames=6)],
     RollingSink: [dict(window_frames=7)],
     MemRope: [
         dict(window_frames=7, sink_frames=1),

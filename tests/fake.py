@@ -114,7 +114,7 @@ class FakeTransformer:
                 (
                     forward.span.numbers[0],
                     forward.cue.prompt,
-                    bank.frame[: bank.committed].unique().tolist(),
+                    bank.frame[..., : bank.committed].unique().tolist(),
                 )
             )
 

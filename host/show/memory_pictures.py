@@ -15,6 +15,7 @@ from .plots import save_preview
 
 SHEET_FRAMES = 64  # small pictures of a take, evenly spread over its latent frames
 SHEET_COLUMNS = 8
+GROUPS_SHOWN = 4  # more head groups, such as one for each layer, are shown together
 PAGE_WIDTH = 256  # pixels: of a small picture on the page
 FILM_WIDTH = 128  # pixels: of a small picture in the film
 STRIP_HEIGHT = 12  # pixels: of a row under the film's pictures, its black line included
@@ -79,9 +80,10 @@ def film_of_memory(images: Tensor, stats: KVStats, dropped_brightness: float) ->
     """A picture for each chunk, `[chunks, H, W, 3]`, of what was in memory when it was made; takes
     of a batch one after another.
 
-    Above, small pictures of the frames made so far. Below, a row for each head group with all
-    latent frames from left to right, bright where the frame is in memory. Where the policy reads
-    only a part of what it keeps, a white row below: how many heads read each frame.
+    Above, small pictures of the frames made so far. Below, a row for each head group, or one for
+    all of many, with all latent frames from left to right, bright where the frame is in memory.
+    Where the policy reads only a part of what it keeps, a white row below: how many heads read each
+    frame.
     """
     require_frames_of(images, stats)
     takes = [
@@ -108,8 +110,12 @@ def _film_of_item(
         sheet = _sheet(shown)
         # 2. What each head group held of every frame, and what was read of it.
         width = sheet.shape[1]
-        group_shares = memory_map.by_group(row).flatten(2).float().mean(2)
-        strips = [_strip(share, KEPT_COLOUR, stats.frames, width) for share in group_shares]
+        held = memory_map.by_group(row).float()
+        if len(held) > GROUPS_SHOWN:
+            held = memory_map.at(row)[None]
+        strips = [
+            _strip(share, KEPT_COLOUR, stats.frames, width) for share in held.flatten(2).mean(2)
+        ]
         if has_reads:
             strips.append(_strip(torch.tensor(row.reads), READ_COLOUR, stats.frames, width))
         yield torch.cat([sheet, *(strip.to(sheet) for strip in strips)])

@@ -22,7 +22,7 @@ class SinkWindow(Retention):
 
     `sink_frames` = 0 is a plain sliding window. `sink_rope`: "absolute" leaves the sink at its true
     place in time (LongLive); "shifted" turns it to stand just before the window, so that no
-    distance exceeds the window (Rolling Forcing, arXiv 2509.25161; Deep Forcing, arXiv 2512.05081).
+    distance exceeds the window (Rolling Forcing, arXiv 2509.25161; Deep Forcing's is `DeepSink`).
     """
 
     sink_frames: int = 3

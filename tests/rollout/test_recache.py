@@ -36,7 +36,7 @@ def recached(monkeypatch):
         return [
             (
                 bank.token_ids(),
-                bank.position[: bank.length].clone(),
+                bank.position[..., : bank.length].clone(),
                 [side.clone() for layer in range(fake.LAYERS) for side in bank.read(layer)],
             )
             for stream in session.streams

@@ -12,6 +12,8 @@ from keepsake.kv_policies import (
     ContextRecompute,
     DeCoPrune,
     DeCoPruneHS,
+    DeepForcing,
+    DeepSink,
     DirectedForcing,
     FlashForward,
     HeadMap,
@@ -37,6 +39,13 @@ def draw_retention(draw):
     if kind is SinkWindow:
         sink = draw.randint(0, 4)
         return kind(sink, sink + draw.randint(1, 6), draw.choice(["absolute", "shifted"]))
+    if kind is DeepForcing:
+        sink, recent, chosen = draw.randint(1, 4), draw.randint(1, 4), draw.randint(0, 3)
+        budget = sink + recent + chosen
+        return kind(sink, budget, recent, budget + draw.randint(0, 4), draw.randint(0, 3))
+    if kind is DeepSink:
+        sink = draw.randint(1, 4)
+        return kind(sink, sink + draw.randint(1, 6))
     if not issubclass(kind, (DeCoPrune, PruneControl)):
         return kind()
     length = draw.randint(2, 9)

@@ -12,6 +12,7 @@ import { say } from "./words.js";
 
 const HEIGHT = 316;
 const GROUPS_HEIGHT = 36; // pixels: the rows of all head groups together
+const GROUPS_SHOWN = 4; // more groups, such as one for each layer, are shown together
 const READS_HEIGHT = 10; // the row of what the policy read
 const MOMENTS_HEIGHT = 22; // the lower plot
 const BAR_WIDTH = 0.9; // of a latent frame
@@ -86,6 +87,13 @@ function keptShare(map, frame, chunk) {
   return sum(shares.map((share, group) => share * groupShare(map, group, frame, chunk)));
 }
 
+/** The same, by row of the upper plot; null before the frame was made. */
+function shownShares(map, frame, chunk) {
+  const shares = map.head_group_shares.map((_, group) => groupShare(map, group, frame, chunk));
+  if (shares.length <= GROUPS_SHOWN || shares[0] === null) return shares.slice(0, GROUPS_SHOWN);
+  return [keptShare(map, frame, chunk)];
+}
+
 /**
  * Darken the tokens of a picture that were dropped when a chunk was made. `tokens` are the pixels
  * of the temp image in which 256 red + green is the number of the last chunk that could read a
@@ -117,15 +125,16 @@ function readShare({ reads, chunks }, frame, chunk) {
 
 /** The upper plot: every frame at one moment, a row for each head group, and what was read. */
 function framesPlot(map, frame, chunk) {
-  const { head_group_shares: shares, chunks, reads, kept_by_frame } = map;
+  const { chunks, reads, kept_by_frame } = map;
   const frames = kept_by_frame.length;
   const [, first, count] = chunks[chunk];
   const background = block("made", 0, first + count);
   const cursor = block("at", frame, 1);
-  const rows = shares.map((_, group) => {
-    const bars = kept_by_frame.map((_, one) => bar(one, 1, groupShare(map, group, one, chunk)));
+  const shares = kept_by_frame.map((_, one) => shownShares(map, one, chunk));
+  const rows = shares[0].map((_, row) => {
+    const bars = shares.map((ofFrame, one) => bar(one, 1, ofFrame[row]));
     const kept = `<path class="kept" d="${bars.join("")}"/>`;
-    return plotSvg(frames, background + kept + cursor, GROUPS_HEIGHT / shares.length);
+    return plotSvg(frames, background + kept + cursor, GROUPS_HEIGHT / shares[0].length);
   });
   if (reads.some(Boolean)) {
     const read = Object.entries(reads[chunk] ?? {});
@@ -168,7 +177,7 @@ function choosePicture(picture, { columns, rows }, place) {
 
 /** What was in memory of a frame, in words. */
 function keptWords(map, frame, chunk) {
-  const shares = map.head_group_shares.map((_, group) => groupShare(map, group, frame, chunk));
+  const shares = shownShares(map, frame, chunk);
   if (shares[0] === null) return say("map_later");
   const digits = shares.length > 1 ? 0 : 1;
   return say("map_kept", { kept: shares.map((share) => percent(share, digits)).join(" | ") });

@@ -11,6 +11,8 @@ from keepsake.kv_policies import (
     SELECTIONS,
     DeCoPrune,
     DeCoPruneHS,
+    DeepForcing,
+    DeepSink,
     DirectedForcing,
     EmaSink,
     FlashForward,
@@ -45,6 +47,8 @@ PARAMETERS = {
     **dict.fromkeys(CONTROLS, dict(of=DeCoPrune(**PRUNING))),
     DeCoPrune: PRUNING,
     SinkWindow: dict(sink_frames=2, window_frames=9, sink_rope="shifted"),
+    DeepForcing: dict(sink_frames=2, budget_frames=6, recent_frames=3, window_frames=8),
+    DeepSink: dict(sink_frames=2, window_frames=7),
     TempDiff: dict(blocks=2, sink_frames=1, recent_frames=1),
     MonarchRT: dict(h_reduce=2),
     DeCoPruneHS: dict(

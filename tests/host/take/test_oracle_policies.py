@@ -13,6 +13,8 @@ from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.profiles import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
+    DeepForcing,
+    DeepSink,
     EmaSink,
     ForcingKV,
     FullKV,
@@ -67,6 +69,12 @@ CASES = {
         InfinityRope(cut_distance=44),
         (("cut", 6), ("swap", 27), ("cut", 30)),
     ),
+    # A reuse limit of 7 tells from no limit in the last 11 of the 32 chunks.
+    "deep_forcing": Case("deep_forcing", DeepForcing(), DeepForcing(reuse_limit=0)),
+    "deep_forcing_budget_18": Case(
+        "deep_forcing", DeepForcing(budget_frames=18), DeepForcing(recent_frames=5)
+    ),
+    "deep_sink": Case("deep_forcing", DeepSink(), DeepSink(13)),
     # Their loop, with their torch reference in place of their kernel.
     "monarch_rt_h_reduce_1": Case(
         "monarch_rt",

@@ -29,7 +29,7 @@ def test_a_run_is_bounded_repeatable_and_leaves_nothing_on_the_policy(retention,
         for stream in session.streams:
             for bank, plan in zip(fake.banks(session, stream), plans, strict=True):
                 assert bank.length <= bank.capacity <= 6 * plan.most_frames
-                token = bank.frame[: bank.length] * 6 + bank.cell[: bank.length]
+                token = bank.frame[..., : bank.length] * 6 + bank.cell[..., : bank.length]
                 assert (token.diff() > 0).all()  # ascending and unique
 
     first, trace, _ = fake.take(policy, 10, chunk_frames, on_chunk=on_chunk)
