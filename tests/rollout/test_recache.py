@@ -235,7 +235,7 @@ def test_a_blended_transition_recaches_once(recached):
 def test_after_a_cut_nothing_of_the_earlier_shot_is_read(policy):
     _, trace, transformer = fake.take(policy, 12, starts=[PromptStart(6, "cut")])
     later = [frames for start, _, frames in transformer.reads if start >= 6]
-    assert any(later) and min(frame for frames in later for frame in frames) == 6
+    assert any(later) and min(frame for frames in later for frame in frames) >= 6
     assert all(row.kept_tokens <= row.full_tokens for row in trace.rows)
 
 

@@ -20,7 +20,7 @@ from comfy_extras import (
     nodes_slg,
     nodes_tcfg,
 )
-from keepsake.kv_policies import FlashForward, Hierarchical, KVPolicy, RollingForcing
+from keepsake.kv_policies import DeepForcing, FlashForward, Hierarchical, KVPolicy, RollingForcing
 from support import tiny
 
 CHUNK = 3
@@ -172,8 +172,14 @@ FLASH = KVPolicy(
 )
 SCHEDULES = pytest.mark.parametrize(
     "policy",
-    [KVPolicy(), KVPolicy(schedule=Hierarchical(9)), KVPolicy(schedule=RollingForcing(12)), FLASH],
-    ids=["CleanPass", "Hierarchical", "RollingForcing", "FlashForward"],
+    [
+        KVPolicy(),
+        KVPolicy(DeepForcing(1, 5, 3, 6)),  # its layers choose in each chunk's first forward
+        KVPolicy(schedule=Hierarchical(9)),
+        KVPolicy(schedule=RollingForcing(12)),
+        FLASH,
+    ],
+    ids=["CleanPass", "DeepForcing", "Hierarchical", "RollingForcing", "FlashForward"],
 )
 
 
