@@ -11,6 +11,7 @@ from keepsake.host.show.memory_pictures import (
 from keepsake.kv_policies import (
     DeCoPrune,
     DeCoPruneHS,
+    DeepForcing,
     DirectedForcing,
     FullKV,
     HeadMap,
@@ -107,6 +108,23 @@ def test_the_film_shows_each_chunks_memory():
         ]
         assert torch.allclose(pictures[i], torch.tensor(expected), atol=1e-6)
         assert (film[i, -1, MIDDLES, 2] > 0.5).tolist() == [frame in kept for frame in range(9)]
+
+
+def test_a_group_for_each_of_many_layers_is_one_row_in_the_film():
+    """As bright as the share of the layers that hold a frame's tokens. Chunks of two: the last one,
+    of a single frame, cuts the six frames before it: frame 0, three frames' worth of 1 to 6 in each
+    of five layers, and the newest frame of the history.
+    """
+    stats, policy = [], KVPolicy(DeepForcing(1, 6, 2, 6))
+    model = tiny.tiny_model(layers=5)
+    tiny.ours(model, tiny.noise_of(9, 8, 8), 2, policy, on_stats=stats.append)
+    film = film_of_memory(torch.full((33, 64, 64, 3), 0.5), stats[0], 0.2)
+    assert stats[0].memory_maps[0].shares == (0.2,) * 5
+    assert film.shape == (5, 2 * 128 + STRIP_HEIGHT, 8 * 128, 3)
+    kept = torch.tensor(stats[0].to_dict()["kept_by_frame"][0])
+    assert kept[0] == kept[7] == kept[8] == 1 and 0 < kept[1:7].min() < 1
+    assert abs(float(kept[1:7].sum()) - 3) < 0.01
+    assert torch.allclose(film[-1, -1, MIDDLES, 2], 0.91 * (0.12 + 0.88 * kept), atol=1e-3)
 
 
 def test_head_groups_and_reads_have_rows_in_the_film():
