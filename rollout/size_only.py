@@ -68,3 +68,6 @@ class SizeOnlyPages(Pages):
 
     def main_bytes(self) -> int:
         return self.pages.main_bytes()
+
+    def held_bytes(self) -> int:
+        return self.pages.held_bytes()

@@ -387,6 +387,7 @@ class Bank:
         return rows * self._key_row_bytes
 
     def live_bytes(self, rows: int) -> int:
-        """Bytes that the first `rows` rows take of what is allocated."""
+        """Bytes that the first `rows` rows take of what is allocated, with what is held of them."""
         coded = self.store.coded_rows
-        return (rows - coded) * self._row_bytes + int(coded * self.store.coded_row_bytes)
+        coded_bytes = int(coded * self.store.coded_row_bytes)
+        return (rows - coded) * self._row_bytes + coded_bytes + self.store.held_bytes()

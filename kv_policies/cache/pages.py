@@ -125,6 +125,10 @@ class Pages:
     def nbytes(self) -> int:
         return sum(x.nbytes for x in (self.k, self.v, self.held, self.held_v))
 
+    def held_bytes(self) -> int:
+        """Of these, bytes of held keys and values."""
+        return self.held.nbytes + self.held_v.nbytes
+
     def main_bytes(self) -> int:
         """Of these, bytes in main memory by choice, whatever the model's device."""
         return 0
@@ -213,6 +217,10 @@ class BankPages:
 
     def nbytes(self) -> int:
         return sum(pages.nbytes() for pages in self.layers)
+
+    def held_bytes(self) -> int:
+        """Of these, bytes of held keys and values."""
+        return sum(pages.held_bytes() for pages in self.layers)
 
     def main_bytes(self) -> int:
         """Of these, bytes in main memory by choice, whatever the model's device."""

@@ -114,6 +114,8 @@ def test_bytes_are_those_of_the_buffers():
     assert bank.nbytes() == 2 * (8 * 1 * 4 + 8 * 2 * 4) * 4
     bank.keep(torch.arange(4))
     assert bank.live_bytes(bank.committed) == bank.nbytes() // 2
+    bank.hold(1)  # its key once more, in both layers
+    assert bank.live_bytes(bank.committed) == bank.nbytes() - 2 * (4 * 1 * 4 + 4 * 2 * 4) * 4
     assert GEOMETRY.bytes_per_frame(4) * 4 == filled_bank().nbytes()
 
 
