@@ -14,9 +14,11 @@ from torch import Tensor
 from ...kv_policies import (
     CleanPass,
     ContextRecompute,
+    EmaSink,
     FullKV,
     Hierarchical,
     KVPolicy,
+    Retention,
     RollingForcing,
     SinkWindow,
 )
@@ -50,6 +52,8 @@ class ARProfile:
     sink_frames: int = 0
     sink_rope: str = "absolute"
     whole_chunks: bool = True  # False: single frames leave the window
+    # Of the sink, each time that a frame which leaves is blended into it; 1: none is.
+    sink_weight: float = 1.0
     temporal_compression: int = 4  # pixel frames per latent frame after the first
     needs_control: bool = False  # the model cannot do without its control channels
     # Noise levels of the steps; empty: the host's "simple" ones at this shift.
@@ -85,12 +89,14 @@ class ARProfile:
         """What the sampler uses when no KV policy is connected."""
         if self.loop in OWN_LOOPS:
             return KVPolicy(schedule=OWN_LOOPS[self.loop](self.window_frames))
-        retention = (
-            SinkWindow(self.sink_frames, self.window_frames, self.sink_rope, self.whole_chunks)
-            if self.window_frames
-            else FullKV()
-        )
-        return KVPolicy(retention, schedule=CleanPass(self.context_noise))
+        return KVPolicy(self._retention(), schedule=CleanPass(self.context_noise))
+
+    def _retention(self) -> Retention:
+        if not self.window_frames:
+            return FullKV()
+        if self.sink_weight < 1:
+            return EmaSink(self.window_frames, self.sink_frames, self.sink_weight)
+        return SinkWindow(self.sink_frames, self.window_frames, self.sink_rope, self.whole_chunks)
 
     def take_sigmas(self, model_sampling, steps: int = 0) -> Tensor:
         """Noise levels of a chunk's steps and then 0, `[steps + 1]`; `steps` 0: as many as the
@@ -115,6 +121,8 @@ class ARProfile:
             if self.window_frames
             else "all frames kept"
         )
+        if self.sink_weight < 1:
+            memory += f" (EMA {self.sink_weight:g})"
         chunk, steps = counted(self.chunk_frames, "latent frame"), counted(self.steps, "step")
         return f"chunks of {chunk}, {steps}{first}, shift {self.shift:g}, {memory}"
 
@@ -364,6 +372,19 @@ CHECKPOINTS = (
         name_has=(r"\bsfwan2-1\b",),
         source="huggingface.co/wlsaidhi/SFWan2.1-T2V-1.3B-Diffusers",
         licence="Apache-2.0",
+    ),
+    Checkpoint(
+        profile=ARProfile(
+            name="Reward Forcing 1.3B",
+            chunk_frames=3,
+            window_frames=9,
+            sink_frames=3,
+            sink_rope="shifted",
+            sink_weight=0.999,
+        ),
+        name_has=(r"reward-?forcing",),
+        source="huggingface.co/JaydenLu666/Reward-Forcing-T2V-1.3B",
+        licence="see its page",
     ),
     *LINGBOT,
     *MATRIX_GAME,

@@ -71,6 +71,7 @@ AUTHORS = {
     "FastVideo Self-Forcing 1.3B": Released(
         "SFWan2.1-T2V-1.3B-Diffusers/transformer/diffusion_pytorch_model.safetensors"
     ),
+    "Reward Forcing 1.3B": Released("Reward-Forcing-T2V-1.3B/rewardforcing.pt", window=9, sink=3),
 }
 
 

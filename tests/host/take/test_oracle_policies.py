@@ -141,6 +141,12 @@ def test_a_take_equals_the_authors(name):
     assert difference(name, KVPolicy(case.retention, case.selection)) < TOLERANCE
 
 
+def test_reward_forcings_own_weights_get_their_memory_without_a_policy():
+    expected = load_file(FILES / "reward_forcing.safetensors")["reward_forcing"]
+    take = sample(PROFILES["Reward Forcing 1.3B"], expected.shape[2])
+    assert float((take - expected).abs().max()) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_comparison_tells_another_policy_apart(name):
     case = CASES[name]
