@@ -13,6 +13,7 @@ from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model.profiles import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
+    DeCoPruneHS,
     DeepForcing,
     DeepSink,
     EmaSink,
@@ -38,6 +39,7 @@ from .test_oracle import TOLERANCE, padded_prompt, sample
 
 FILES = Path(__file__).parent / "oracles"
 SELF_FORCING = "Self-Forcing (chunk-wise)"
+STATIC_HEADS = HeadMap("tiny", 4, ((), (0, 2), (1,)))
 HEADS = HeadMap("tiny", 4, ((), (0, 2), (1,)))  # static ones, as the authors' code read it
 KREA = PRESETS["Krea Realtime 14B"]
 
@@ -92,6 +94,12 @@ CASES = {
         "cmbench",
         DeCoPrune(gamma=1.1, reindex_bands="fast"),
         DeCoPrune(gamma=1.1, reindex="off"),
+        given=24,
+    ),
+    "cmbench_decoprune_hs": Case(
+        "cmbench",
+        DeCoPruneHS(gamma=2.4, head_map=STATIC_HEADS),
+        DeCoPruneHS(gamma=2.4, head_map=STATIC_HEADS, static_recent_frames=3),
         given=24,
     ),
     "cmbench_temp_diff": Case("cmbench", TempDiff(blocks=20), TempDiff(blocks=19), given=24),
