@@ -1,15 +1,16 @@
-"""Directed Forcing against dense reads of the same window, at real shapes: 1560 tokens a frame, a
-window of 21 frames, 12 heads of 128.
+"""Directed Forcing and MonarchRT against dense reads of the same window, at real shapes: 1560
+tokens a frame, a window of 21 frames, 12 heads of 128.
 
 One layer of a 1.3B model (width 1536, feed-forward 8960) with random weights in bfloat16; the
 context is filled with random keys and values, the chunk after it is real: `--steps` denoising
 steps. Head importances are spread evenly over 0 to 1, with the published gamma 2 and budgets of 4
-to 12 frames; they read `mean_budget` frames of the 21. Dense and directed alternate in one process;
-medians over the pairs.
+to 12 frames; they read `mean_budget` frames of the 21. MonarchRT reads all of them, in plain torch
+where the authors' package is not installed. Dense and the other alternate in one process; medians
+over the pairs.
 
-attention_speedup   seconds in attention reads, scoring and gathering included, dense over directed
-whole_speedup       seconds of the whole chunk, dense over directed
-scoring_share       share of the directed reads that is not the attention kernel: descriptors,
+attention_speedup   seconds in attention reads, with all that they need, dense over the other
+whole_speedup       seconds of the whole chunk, dense over the other
+scoring_share       share of Directed Forcing's reads that is not the attention kernel: descriptors,
                     diversity, z-scores, choosing, rows
 """
 
@@ -25,8 +26,9 @@ args = common.start(
     backend={
         "nargs": "*",
         "default": None,
-        "help": "backends of ragged attention; those that work here by default",
+        "help": "of Directed Forcing's ragged attention; those that work here by default",
     },
+    h_reduce={"type": int, "nargs": "*", "default": [1, 2], "help": "MonarchRT's"},
     pairs={"type": int, "default": 3},
     steps={"type": int, "default": 2},
     threads={"type": int, "default": 0, "help": "0: torch's own choice"},
@@ -37,6 +39,7 @@ from keepsake.kv_policies import (
     DirectedForcing,
     HeadTable,
     KVPolicy,
+    MonarchRT,
     ReadAll,
     Selection,
     SinkWindow,
@@ -61,10 +64,10 @@ class Timed(Selection):
         run = self.inner.start(geometry, take, retention)
         read = run.read
 
-        def timed(layer, chunk, *rest):
+        def timed(layer, forward, *rest):
             began = time.perf_counter()
-            out = read(layer, chunk, *rest)
-            if not chunk.given:
+            out = read(layer, forward, *rest)
+            if not forward.chunk.given:
                 self.seconds.append(time.perf_counter() - began)
             return out
 
@@ -110,30 +113,38 @@ def main():
         for name, kernel_choice in BACKENDS.items()
         if kernel_choice.available(torch.zeros(1, 1, 1, DIM // HEADS, dtype=torch.bfloat16))
     ]
+    backends = [name for name in available if name != "torch nested"]
+    backends = backends if args.backend is None else args.backend
+    others = {
+        f"directed, {name}": DirectedForcing(head_table=table, backend=name) for name in backends
+    }
+    others |= {f"monarch_rt, h_reduce {tiles}": MonarchRT(tiles) for tiles in args.h_reduce}
     rows = []
-    for backend in args.backend or [name for name in available if name != "torch nested"]:
-        directed, pairs = DirectedForcing(head_table=table, backend=backend), []
+    for name, other in others.items():
+        pairs = []
         for pair in range(args.pairs):
-            order = (ReadAll(), directed) if pair % 2 else (directed, ReadAll())
-            results = {type(selection): run(selection) for selection in order}
-            pairs.append((results[ReadAll], results[DirectedForcing]))
+            order = (ReadAll(), other) if pair % 2 else (other, ReadAll())
+            results = {selection: run(selection) for selection in order}
+            pairs.append((results[ReadAll()], results[other]))
+            dense, ours = pairs[-1]
             print(
-                f"{backend}, pair {pair + 1}: chunk dense {results[ReadAll][2]:.1f} s, directed "
-                f"{results[DirectedForcing][2]:.1f} s",
+                f"{name}, pair {pair + 1}: chunk dense {dense[2]:.1f} s, its own {ours[2]:.1f} s",
                 flush=True,
             )
-        budgets = table.budgets(directed.gamma, directed.budget_min, directed.budget_max)[0]
-        rows.append(
-            {
-                "backend": backend,
-                "case": f"{WINDOW} frames of {HEIGHT // 2 * WIDTH // 2} tokens, {HEADS} heads",
-                "attention_speedup": statistics.median(dense[0] / ours[0] for dense, ours in pairs),
-                "whole_speedup": statistics.median(dense[2] / ours[2] for dense, ours in pairs),
-                "scoring_share": statistics.median(1 - ours[1] / ours[0] for _, ours in pairs),
-                "mean_budget": sum(budgets) / HEADS,
-                "threads": torch.get_num_threads(),
-            }
-        )
+        row = {
+            "selection": name,
+            "case": f"{WINDOW} frames of {HEIGHT // 2 * WIDTH // 2} tokens, {HEADS} heads",
+            "attention_speedup": statistics.median(dense[0] / ours[0] for dense, ours in pairs),
+            "whole_speedup": statistics.median(dense[2] / ours[2] for dense, ours in pairs),
+            "scoring_share": None,
+            "mean_budget": None,
+            "threads": torch.get_num_threads(),
+        }
+        if isinstance(other, DirectedForcing):
+            budgets = table.budgets(other.gamma, other.budget_min, other.budget_max)[0]
+            row["scoring_share"] = statistics.median(1 - ours[1] / ours[0] for _, ours in pairs)
+            row["mean_budget"] = sum(budgets) / HEADS
+        rows.append(row)
     common.report("attention", rows, pairs=args.pairs, steps=args.steps)
 
 

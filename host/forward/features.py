@@ -42,7 +42,8 @@ def _forecast(tap: FeatureTap, x: Tensor) -> Tensor | None:
     run.require_all_rows(x, tap.module[0])
     if tap.module == (0, MODULES[0]):
         run.session.count_forecast(run.forward, run.streams)
-    return run.session.forecast_output(run.forward, run.streams, tap.module)
+    with outside_malloc_graph():  # which records what a computed forward allocates
+        return run.session.forecast_output(run.forward, run.streams, tap.module)
 
 
 @torch.compiler.disable

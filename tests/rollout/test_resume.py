@@ -78,6 +78,8 @@ POLICIES = [
     KVPolicy(SinkWindow(2, 7, "shifted"), DirectedForcing(uniform_budget=5, active_from=6)),
     KVPolicy(SinkWindow(1, 8), DirectedForcing(uniform_budget=4)),
     KVPolicy(SinkWindow(2, 7, "shifted"), MonarchRT(2)),
+    KVPolicy(SinkWindow(2, 7), MonarchRT(), storage=KVStorage("int8", 1, 2)),
+    KVPolicy(selection=MonarchRT(), storage=KVStorage("model", device="cpu")),
     KVPolicy(
         selection=DirectedForcing(uniform_budget=4, active_from=6), schedule=RollingForcing(15)
     ),

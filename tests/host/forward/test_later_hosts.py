@@ -12,6 +12,7 @@ from comfy_extras import nodes_model_advanced
 from keepsake.host.forward import attention
 from keepsake.host.model.backbone import require_wan
 from keepsake.host.model.profiles import ARProfile, with_profile
+from keepsake.kv_policies import KVPolicy, TaylorSeer
 from keepsake.kv_policies.cache.pages import Pages
 from keepsake.rollout.session import Session
 from support import tiny
@@ -127,6 +128,33 @@ def test_keys_and_values_are_cached_outside_the_hosts_record(monkeypatch):
     take(tiny.tiny_model(layers=2))
     assert cached
     assert all(cached)
+
+
+def test_outputs_that_are_held_and_forecast_lie_outside_the_hosts_record(monkeypatch):
+    paused, seen = [], []
+
+    @contextmanager
+    def pause():
+        paused.append(True)
+        yield
+        paused.pop()
+
+    def watched(name):
+        call = getattr(Session, name)
+
+        def watch(session, *args):
+            if session.device.type != "meta":  # of the estimate's dry run
+                seen.append((name, bool(paused)))
+            return call(session, *args)
+
+        monkeypatch.setattr(Session, name, watch)
+
+    monkeypatch.setattr(comfy.model_prefetch, "pause_malloc_graph", pause, raising=False)
+    watched("hold_output")
+    watched("forecast_output")
+    policy = KVPolicy(schedule=TaylorSeer())
+    tiny.ours(tiny.tiny_model(layers=2), tiny.noise_of(2), CHUNK, policy, steps=4)
+    assert set(seen) == {("hold_output", True), ("forecast_output", True)}
 
 
 def test_a_kernel_that_pauses_as_well_ends_no_pause_of_ours(monkeypatch):
