@@ -143,7 +143,7 @@ class DeepForcingRun(RetentionRun):
         """Take down the queries `[1, N, H, D]` of a forward. Scores need no more of them than each
         frame's sum.
         """
-        frames = q[0].float().unflatten(0, (-1, self.geometry.tokens_per_frame)).sum(1)
+        frames = q[0].unflatten(0, (-1, self.geometry.tokens_per_frame)).sum(1, dtype=torch.float32)
         frames = torch.cat([self.queries[layer].to(q.device), frames])
         self.queries[layer] = frames[-self.policy.recent_frames :]
 
