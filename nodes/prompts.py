@@ -18,7 +18,7 @@ def switch_inputs():
             default="recache",
             tooltip="swap: the new prompt steers new frames, the memory stays. recache: the latest "
             "frames are also run again under the new prompt (LongLive). cut: a new shot that "
-            "remembers nothing of the one before.",
+            "remembers nothing of the one before; with Infinity-RoPE, from far back in time.",
         ),
         io.Int.Input(
             "blend",

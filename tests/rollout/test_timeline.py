@@ -183,6 +183,12 @@ def test_a_cut_begins_a_shot_and_cannot_be_blended():
         PromptStart(6, "cut", 3)
 
 
+def test_where_a_cut_forgets_nothing_the_take_stays_one_shot():
+    starts = [[PromptStart(0), PromptStart(6, "cut")]]
+    chunks, *_ = plan_prompts(plan_chunks(12, 3), starts, 4, cut_forgets=False)
+    assert switches(chunks) == {6: "cut"} and {chunk.cue.shot for chunk in chunks} == {0}
+
+
 def test_reset_and_transition_have_one_rule():
     """Report 41: unclear what reset and transition mean together. Streams that change at once do
     what touches most.
