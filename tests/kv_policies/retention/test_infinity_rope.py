@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from keepsake.kv_policies import InfinityRope, KVPolicy, KVStorage, Take
+from keepsake.kv_policies import InfinityRope, KVPolicy, KVStorage, SinkWindow, Take
 from keepsake.rollout.timeline import PromptStart
 
 from ... import fake
@@ -83,3 +83,10 @@ def test_a_sink_in_fewer_bits_is_refused():
     policy = KVPolicy(InfinityRope(), storage=KVStorage(sink_frames=0))
     with pytest.raises(ValueError, match="InfinityRope turns the keys of 1 latent frames"):
         policy.check(fake.geometry(3), Take(9, 0, (1.0, 0.0), 0))
+
+
+@pytest.mark.parametrize("chunk_frames", [1, 2, 3])
+def test_without_cuts_it_is_a_shifted_window_of_single_frames(chunk_frames):
+    window = SinkWindow(1, 6, "shifted", whole_chunks=False)
+    takes = [fake.take(KVPolicy(kind), 14, chunk_frames)[0] for kind in (InfinityRope(), window)]
+    assert torch.equal(*takes)
