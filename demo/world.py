@@ -6,10 +6,13 @@ recognises when the camera comes back. The camera moves sideways by whole tokens
 latent frame, so a place that is seen again is the same latent tokens at other columns.
 """
 
+from itertools import accumulate
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..host.model.camera_keys import keys_by_frame, read_keys
 from .drawing import CELL, ROWS, TIMES, WALLS, Canvas, ground, house, sky
 from .landmarks import LANDMARKS
 
@@ -118,15 +121,31 @@ def camera(path: str, frames: int, away_frames: int) -> list[int]:
     return [STEP * steps[path](i) for i in range(frames)]
 
 
-def camera_control(shape: tuple[int, ...], path: str, away_frames: int, start: int) -> Tensor:
-    """Control `[1, 16, T, h, w]` for latents of `shape` [B, C, T, h, w]; `start` in screens."""
+def keys_camera(text: str, frames: int) -> list[int]:
+    """Left edge of the view in cells, per latent frame, of a walk in keys (`camera_keys`): d and l
+    go right, a and j left, and this world has no other way to go.
+    """
+    held = keys_by_frame(read_keys(text), PIXEL_FRAMES * (frames - 1))
+    # A pixel frame is a quarter of a step, and a view stands on whole steps.
+    ways = [len(keys & {"d", "l"}) - len(keys & {"a", "j"}) for keys in held]
+    quarters = [0, *accumulate(max(-1, min(1, way)) for way in ways)]
+    return [STEP * round(place / PIXEL_FRAMES) for place in quarters[::PIXEL_FRAMES]]
+
+
+def camera_control(
+    shape: tuple[int, ...], path: str, away_frames: int, start: int, keys: str = ""
+) -> Tensor:
+    """Control `[1, 16, T, h, w]` for latents of `shape` [B, C, T, h, w]; `start` in screens. With
+    `keys`, a walk in words, in place of the path.
+    """
     if len(shape) != 5:
         raise ValueError(
             f"The camera got an image latent of shape {list(shape)} and needs a video latent [B, "
             "C, T, H, W]. "
             "Use EmptyARVideoLatent."
         )
-    positions = torch.tensor(camera(path, shape[2], away_frames)) + start * COLUMNS
+    walk = keys_camera(keys, shape[2]) if keys.strip() else camera(path, shape[2], away_frames)
+    positions = torch.tensor(walk) + start * COLUMNS
     return control(positions, *shape[3:]).movedim(0, 1)[None].contiguous()
 
 

@@ -108,6 +108,9 @@ SHOTS = {
         "9": node("ImageScaleBy", image=["8", 0], upscale_method="nearest-exact", scale_by=4.0),
         "21": node("PreviewImage", images=["9", 0]),
     },
+    "KeepsakeWorldCamera": {
+        "20": node("KeepsakeWorldCamera", latent=LATENT, path="keys", keys="w-40,dj-120,s-40")
+    },
     "KeepsakeDemoCamera": {"20": node("KeepsakeDemoCamera", latent=LATENT, away_frames=22)},
     "KeepsakeWorldActions": {"20": node("KeepsakeWorldActions", latent=LATENT)},
     "KeepsakeKVMemoryStats": {"20": node("KeepsakeKVMemoryStats", kv_stats=STATS)},

@@ -48,7 +48,7 @@ NAMES = {
     "comfy.weight_adapter": "LoRAAdapter",
     "comfy_api.latest": (
         "ComfyExtension io.Boolean.Input io.Clip.Input io.Clip.Output io.Combo.Input io.ComfyNode "
-        "io.Conditioning.Input io.Conditioning.Output io.Custom io.Float.Input "
+        "io.Conditioning.Input io.Conditioning.Output io.Custom io.Float.Input io.Float.Output "
         "io.FolderType.output io.FolderType.temp io.Hidden.dynprompt io.Hidden.extra_pnginfo "
         "io.Hidden.prompt io.Image.Input io.Image.Output io.Int.Input io.Latent.Input "
         "io.Latent.Output io.Model.Input io.Model.Output io.NodeOutput io.Sampler.Output "
@@ -59,8 +59,8 @@ NAMES = {
     "comfy_execution.utils": "get_executing_context",
     "folder_paths": (
         "filename_list_cache.pop folder_names_and_paths.get get_filename_list get_full_path "
-        "get_full_path_or_raise get_output_directory get_save_image_path get_temp_directory "
-        "models_dir"
+        "get_full_path_or_raise get_input_directory get_output_directory get_save_image_path "
+        "get_temp_directory models_dir"
     ),
     "latent_preview": "prepare_callback",
     "node_helpers": "conditioning_set_values",

@@ -70,10 +70,19 @@ class DemoCamera(io.ComfyNode):
                     tooltip="Where in the world the walk begins, in screens; the world is 32 "
                     "screens round.",
                 ),
+                io.String.Input(
+                    "keys",
+                    default="",
+                    optional=True,
+                    tooltip="A walk in place of the path, in words as World Camera takes them: "
+                    "keys and pixel frames, d-32,a-32,none-8. d and l go right, a and j left. "
+                    "Empty: the path.",
+                ),
             ],
             outputs=[ControlSocket.Output(display_name="control")],
         )
 
     @classmethod
-    def execute(cls, latent, path, away_frames, start):
-        return io.NodeOutput(camera_control(samples_of(latent).shape, path, away_frames, start))
+    def execute(cls, latent, path, away_frames, start, keys=""):
+        shape = samples_of(latent).shape
+        return io.NodeOutput(camera_control(shape, path, away_frames, start, keys))

@@ -95,12 +95,12 @@ def _level(direction: Tensor) -> Tensor:
     return flat / (flat.norm() + 1e-6)
 
 
-# Drawn paths, as keys: of pixel frames until it turns back.
+# Drawn paths, as keys: of the pixel frames until it turns round, and of all.
 PATHS = {
-    "away and back": lambda frames: f"w-{frames},s-{frames}",
-    "turn and back": lambda frames: f"l-{frames},j-{frames}",
-    "forward": lambda frames: "w-1000000",
-    "turn": lambda frames: "l-1000000",
-    "orbit": lambda frames: "dj-1000000",
-    "stand still": lambda frames: "none-1000000",
+    "away and back": lambda away, frames: f"w-{away},s-{away}",
+    "turn and back": lambda away, frames: f"l-{away},j-{away}",
+    "forward": lambda away, frames: f"w-{frames}",
+    "turn": lambda away, frames: f"l-{frames}",
+    "orbit": lambda away, frames: f"dj-{frames}",
+    "stand still": lambda away, frames: f"none-{frames}",
 }

@@ -15,7 +15,7 @@ MIB, GIB = 2**20, 2**30
 FAR_ABOVE = 3  # a device's size is drawn up to so many times what is needed: more flattens the rest
 
 
-def _figure(width: float, height: float):
+def new_figure(width: float, height: float):
     """A matplotlib figure, sizes in inches, that no window system is asked for."""
     # Imported here, since importing matplotlib takes a second.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -26,7 +26,7 @@ def _figure(width: float, height: float):
     return figure
 
 
-def _image(figure) -> Tensor:
+def as_image(figure) -> Tensor:
     """A drawn figure as an IMAGE `[1, H, W, 3]`."""
     figure.canvas.draw()
     rgba = np.asarray(figure.canvas.buffer_rgba())
@@ -38,7 +38,7 @@ def plot_stats(stats: KVStats) -> Tensor:
     below, the share of each frame that stayed, and the policy's scores.
     """
     rows = stats.rows_of(0)
-    figure = _figure(9, 8)
+    figure = new_figure(9, 8)
     slots = [f"{slot} {part['name']}" for slot, part in stats.policy.items()]
     figure.suptitle(", ".join(slots), fontsize="medium")
     (memory, tokens), (pruned, seconds), (kept, scores) = figure.subplots(3, 2)
@@ -54,7 +54,7 @@ def plot_stats(stats: KVStats) -> Tensor:
     for axes in (memory, tokens, seconds):
         axes.legend(fontsize="small")
     _plot_scores(scores, stats.scores)
-    return _image(figure)
+    return as_image(figure)
 
 
 def _starts(rows: list[ChunkRow]) -> list[int]:
@@ -119,7 +119,7 @@ def plot_budget(budget: Budget) -> Tensor:
     def scaled(sizes) -> list[float]:
         return [size / unit for size in sizes]
 
-    figure = _figure(9, 4.5)
+    figure = new_figure(9, 4.5)
     axes = figure.subplots()
     # 1. History by bank, and the buffers that hold it.
     rows = [chunk.row for chunk in estimate.least]
@@ -159,7 +159,7 @@ def plot_budget(budget: Budget) -> Tensor:
     )
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
-    return _image(figure)
+    return as_image(figure)
 
 
 def _plot_scores(axes, scores: dict | None):
@@ -189,7 +189,7 @@ def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tens
     layer 1 on.
     """
     layers, heads = values.shape
-    figure = _figure(2.5 + 0.25 * heads, 1.5 + 0.25 * layers)
+    figure = new_figure(2.5 + 0.25 * heads, 1.5 + 0.25 * layers)
     axes = figure.subplots()
     shown = axes.imshow(values, vmin=0, cmap="viridis")
     if static is not None:
@@ -199,7 +199,7 @@ def plot_heads(values: Tensor, title: str, static: Tensor | None = None) -> Tens
         )
     axes.set(xlabel="head", ylabel="layer", title=title)
     figure.colorbar(shown, ax=axes)
-    return _image(figure)
+    return as_image(figure)
 
 
 def save_preview(image: Tensor, node) -> list:
