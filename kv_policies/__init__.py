@@ -11,6 +11,7 @@ from .retention.decoprune import DeCoPrune
 from .retention.decoprune_hs import DeCoPruneHS
 from .retention.deep_forcing import DeepForcing
 from .retention.deep_sink import DeepSink
+from .retention.dummy_forcing import DummyForcing
 from .retention.ema_sink import EmaSink
 from .retention.forcing_kv import ForcingKV
 from .retention.full import FullKV
@@ -60,6 +61,7 @@ RETENTIONS = (  # what tests iterate over
     SinkWindow,
     DeCoPrune,
     DeCoPruneHS,
+    DummyForcing,
     ForcingKV,
     InfinityRope,
     DeepForcing,

@@ -41,6 +41,7 @@ class KVPolicy:
         self._check_steps(take)
         self.retention.check(geometry, take)
         self._check_layers(geometry, take)
+        self._check_split()
         self.selection.check(geometry, take)
         self.schedule.check(geometry, take)
         moving_frames = self.retention.moving_frames(take)
@@ -135,6 +136,15 @@ class KVPolicy:
             raise ValueError(
                 f"{own} KV Storage codes the same ones in all. Use its dtype model, or another "
                 "retention."
+            )
+
+    def _check_split(self):
+        """Raise ValueError when a storage has coded together the rows of heads that part later."""
+        if self.retention.splits_heads and self.storage.has_fewer_bits:
+            retention = type(self.retention).__name__
+            raise ValueError(
+                f"{retention} tells heads apart in mid-take, and KV Storage would have coded their "
+                "rows together by then. Use its dtype model, or another retention."
             )
 
     def describe(self) -> dict:

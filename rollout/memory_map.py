@@ -64,11 +64,15 @@ class MemoryWatch:
     def __init__(self, stream: Stream, cache_name: str, frames: int):
         cache = stream.caches[cache_name]
         self.geometry = cache.geometry
-        heads = self.geometry.layers * self.geometry.heads
-        self.shares = tuple(group / heads for bank in cache.banks for group in bank.groups)
+        self.cache = cache
         # [groups, all tokens of the take]
-        shape = (len(self.shares), frames * self.geometry.tokens_per_frame)
+        shape = (len(self._shares()), frames * self.geometry.tokens_per_frame)
         self.held_until = torch.full(shape, -1, dtype=torch.int32)
+
+    def _shares(self) -> tuple[float, ...]:
+        """Of each group: its share of all layers and heads, as the cache shares them out now."""
+        heads = self.geometry.layers * self.geometry.heads
+        return tuple(group / heads for bank in self.cache.banks for group in bank.groups)
 
     def see(self, chunk: int, parts: Iterable[tuple[int, Tensor]]):
         """Note that a chunk can read tokens, given as (head group, token ids). Chunks may come out
@@ -87,4 +91,4 @@ class MemoryWatch:
         for row in rows:
             end = row.start_frame + row.frames
             held_until[:, row.start_frame : end].clamp_(min=row.index)
-        return MemoryMap(held_until[:, :end].clone(), self.shares)
+        return MemoryMap(held_until[:, :end].clone(), self._shares())

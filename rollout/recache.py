@@ -59,19 +59,44 @@ def recache(session: Session, candidates: list[Chunk], run: Run, together: bool 
     """
     banks = [bank for stream in session.streams.values() for bank in stream.caches[HISTORY].banks]
 
-    # 1. From the first candidate on that is still in place.
+    # 1. What a retention says that keeps little, but runs all of them together.
+    frames = range(candidates[0].start_frame, candidates[-1].end_frame) if candidates else range(0)
+    if together and candidates:
+        asked = [
+            stream.retention.begin_recache(stream.caches[HISTORY], frames)
+            for stream in session.streams.values()
+        ]
+        # Streams run the same policy, so all say so or none.
+        if asked[0] is not None:
+            _write_again(session, candidates, banks, sum(asked, []), run, together, reads_all=True)
+            return frames
+
+    # 2. Else from the first candidate on that is still in place.
     in_place = [i for i, old in enumerate(candidates) if _is_in_place(old, banks)]
     if not in_place:
         return range(0)
     again = candidates[in_place[0] :]
 
-    # 2. Forget all of them, and remember which tokens were kept.
+    # 3. Forget all of them, and keep the same tokens of what is written anew.
     start = again[0].start_frame
     kept = [bank.rewind(start) for bank in banks]
-    older = [bank.committed for bank in banks]
+    _write_again(session, again, banks, kept, run, together)
+    return range(start, again[-1].end_frame)
 
-    # 3. Write each anew, and keep the same tokens of it.
-    rerun = _run_together(session, again, dict(zip(banks, kept)), run) if together else None
+
+def _write_again(
+    session: Session,
+    again: list[Chunk],
+    banks: list[Bank],
+    kept: list[Tensor],
+    run: Run,
+    together: bool,
+    reads_all: bool = False,
+):
+    """Write each chunk anew, and keep these tokens of it, ids by bank."""
+    by_bank = dict(zip(banks, kept))
+    older = [bank.committed for bank in banks]
+    rerun = _run_together(session, again, by_bank, run, reads_all) if together else None
     for old in again:
         before = session.forward_counts()
         session.begin_again(Forward.of(old))
@@ -84,11 +109,10 @@ def recache(session: Session, candidates: list[Chunk], run: Run, together: bool 
         for bank, token_ids, rows in zip(banks, kept, older):
             is_kept = torch.isin(bank.token_ids(rows), token_ids)
             bank.keep(rows + is_kept.nonzero()[:, 0], first_kept=rows)
-    return range(start, again[-1].end_frame)
 
 
 def _run_together(
-    session: Session, again: list[Chunk], kept: dict[Bank, Tensor], run: Run
+    session: Session, again: list[Chunk], kept: dict[Bank, Tensor], run: Run, reads_all: bool
 ) -> Rerun:
     """One forward of all chunks. Their tokens that were kept read each other and what lies before
     them; their keys and values wait to be written chunk by chunk, since a cache may have room for
@@ -97,7 +121,8 @@ def _run_together(
     numbers = range(again[0].start_frame, again[-1].end_frame)
     forward = replace(Forward.of(again[0]), span=Span.of_frames(numbers))
     x0 = torch.cat([session.latents[old.index] for old in again], 2)
-    session.rerun = rerun = Rerun(numbers.start, kept, session.forward_counts())
+    before = session.forward_counts()
+    session.rerun = rerun = Rerun(numbers.start, kept, before, reads_all)
     try:
         run(forward, x0)
     finally:

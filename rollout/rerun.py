@@ -15,13 +15,16 @@ class Rerun:
         start_frame: int,
         kept: Mapping[Bank, Tensor],
         forwards_before: Mapping[Hashable, int],
+        reads_all: bool = False,
     ):
         """The forward begins with latent frame `start_frame`. `kept`: the ids of the tokens that
-        each bank keeps of it; `forwards_before` as in `Session.commit`.
+        each bank keeps of it; `forwards_before` as in `Session.commit`; `reads_all`: it reads all
+        of its tokens, not only those.
         """
         self.start_frame = start_frame
         self.forwards_before = forwards_before
         self._kept = kept
+        self._reads_all = reads_all
         self._sides: dict[Bank, dict[int, tuple[Tensor, Tensor]]] = {bank: {} for bank in kept}
 
     def take(self, bank: Bank, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +34,7 @@ class Rerun:
         self._sides[bank][layer] = k.to("cpu"), v.to("cpu")
         first_token = self.start_frame * bank.geometry.tokens_per_frame
         rows = self._kept[bank] - first_token
-        if len(rows) == k.shape[1] or not len(rows) + bank.committed:
+        if self._reads_all or len(rows) == k.shape[1] or not len(rows) + bank.committed:
             return k, v
         rows = rows.to(k.device)
         return k[:, rows], v[:, rows]

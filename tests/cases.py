@@ -10,6 +10,7 @@ from keepsake.kv_policies import (
     DeCoPruneHS,
     DeepForcing,
     DeepSink,
+    DummyForcing,
     EmaSink,
     FlashForward,
     ForcingKV,
@@ -73,6 +74,11 @@ RETENTION_PARAMETERS = {
             static_recent_frames=2,
             most_frames=3,
         )
+    ],
+    DummyForcing: [
+        dict(),
+        dict(num_dummy=1, ar_start=2, local_frames=2),
+        dict(dummy_share=0.0, local_frames=1),
     ],
     ForcingKV: [
         dict(head_map=HeadMap("fake", 2, ((0,), (1,)))),

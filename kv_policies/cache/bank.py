@@ -138,7 +138,7 @@ class Bank:
         """Copy a layer's keys and values of these rows, of the heads that are this bank's, from a
         bank of all heads.
         """
-        heads = self.head_index[layer]
+        heads = torch.tensor(self.heads[layer], dtype=torch.long)
         self.store.take(layer, self.capacity, other.pages[layer], rows, heads)
 
     def free_layer(self, layer: int):

@@ -74,6 +74,13 @@ class RetentionRun:
         called in a forward that a guider makes beside a step's own.
         """
 
+    def begin_recache(self, cache: KVCache, frames: range) -> list[Tensor] | None:
+        """Finished latent frames are about to run again in one forward. None: they read what is
+        kept, and of them stays what is kept now. Else the cache is left empty, they read each other
+        alone, and these tokens of them stay: ids by bank.
+        """
+        return None
+
     def state(self) -> State:
         """What a later run needs, beside the cache, to go on after this chunk."""
         return {}
@@ -139,6 +146,10 @@ class Retention(ABC):
     # Whether it replaces history rows by computed ones, see `Bank.rewrite`: a storage in fewer bits
     # refuses it.
     rewrites: ClassVar[bool] = False
+
+    # Whether it shares out the heads anew in mid-take, see `KVCache.split`: a storage in fewer bits
+    # refuses it.
+    splits_heads: ClassVar[bool] = False
 
     def seen_steps(self, take: Take) -> tuple[int, ...]:
         """Steps of denoising whose predictions or queries decide what stays, so that a schedule

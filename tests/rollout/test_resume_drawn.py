@@ -15,7 +15,9 @@ from keepsake.kv_policies import (
     DeepForcing,
     DeepSink,
     DirectedForcing,
+    DummyForcing,
     FlashForward,
+    ForcingKV,
     HeadMap,
     HeadTable,
     KVPolicy,
@@ -46,6 +48,22 @@ def draw_retention(draw):
     if kind is DeepSink:
         sink = draw.randint(1, 4)
         return kind(sink, sink + draw.randint(1, 6))
+    if kind is ForcingKV:
+        return kind(
+            head_map=HeadMap("fake", 2, ((0,), (1,))),
+            ar_start=draw.randint(0, 2),
+            sink_frames=draw.randint(0, 2),
+            static_frames=draw.randint(1, 3),
+            dynamic_frames=draw.randint(1, 3),
+            bank_share=draw.random(),
+            patches=draw.randint(1, 6),
+        )
+    if kind is DummyForcing:
+        return kind(
+            dummy_share=draw.random(),
+            ar_start=draw.randint(1, 2),
+            local_frames=draw.randint(1, 5),
+        )
     if not issubclass(kind, (DeCoPrune, PruneControl)):
         return kind()
     length = draw.randint(2, 9)

@@ -16,6 +16,7 @@ from keepsake.kv_policies import (
     DeCoPruneHS,
     DeepForcing,
     DeepSink,
+    DummyForcing,
     EmaSink,
     ForcingKV,
     FullKV,
@@ -109,6 +110,19 @@ CASES = {
     "reward_forcing": Case("reward_forcing", EmaSink(), EmaSink(sink_weight=0.9)),
     "reward_forcing_half": Case(
         "reward_forcing", EmaSink(sink_weight=0.5), SinkWindow(3, 9, "shifted")
+    ),
+    "dummy_forcing": Case("dummy_forcing", DummyForcing(num_dummy=6), DummyForcing(num_dummy=7)),
+    "dummy_forcing_two_local": Case(
+        "dummy_forcing",
+        DummyForcing(num_dummy=4, ar_start=2, local_frames=6),
+        DummyForcing(num_dummy=4, ar_start=2, local_frames=5),
+    ),
+    "dummy_forcing_recache": Case(
+        "dummy_forcing",
+        DummyForcing(ar_start=2, local_frames=6),
+        DummyForcing(num_dummy=7, ar_start=2, local_frames=6),
+        (("recache", 18), ("recache", 30)),
+        "LongLive 1.3B",
     ),
     "forcing_kv": Case(
         "forcing_kv", ForcingKV(head_map=HEADS), ForcingKV(head_map=HEADS, bank_share=0.28)
