@@ -11,7 +11,7 @@ import pytest
 import torch
 from comfy.ldm.wan.model import WanModel
 from safetensors.torch import save_file
-from support import tiny_worlds
+from support import tiny, tiny_worlds
 from support.pack import load_server
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +132,12 @@ def write_models(models: Path):
         {f"model.{name}": value.bfloat16() for name, value in world.items()},
         models / "diffusion_models/base_distill.safetensors",
     )
+    config = {"transformer": {"num_heads": 2}}
+    save_file(
+        tiny.lingbot_state(dim=256, ffn_dim=512),
+        models / "diffusion_models/lingbot.safetensors",
+        {"config": json.dumps(config)},
+    )
     shutil.copy(
         ROOT / "demo/weights/demo_world_vae.safetensors", models / "vae/wan_2.1_vae.safetensors"
     )
@@ -219,3 +225,30 @@ def test_a_workflow_for_a_checkpoint_runs(name, server):
     retention = stats["policy"]["retention"]
     assert (retention["window_frames"], retention["sink_frames"]) == (window, sink)
     assert server.file(of["SaveVideo"]["images"][0]).stat().st_size > 1000
+
+
+def test_lingbot_walks_from_a_picture_to_a_video(server):
+    """The graph of world_keys with a camera and a prompt in place of keys and CLIP vision."""
+    graph = small("world_keys", 8)
+    for clip_vision in ("2", "6"):
+        del graph[clip_vision]
+    del graph["9"]["inputs"]["clip_vision_output"]
+    graph["1"]["inputs"].update(model_name="lingbot.safetensors", profile="LingBot-World v2")
+    keys = dict(path="keys", keys="w-8,wj-12,none-8", away_frames=2, poses="none")
+    graph["8"] = {
+        "class_type": "KeepsakeWorldCamera",
+        "inputs": {"latent": ["7", 0], **keys, "move": 0.05, "turn": 2.0, "scale": 0.0},
+    }
+    graph["20"] = {"class_type": "TinyTextEncoder", "inputs": {}}
+    graph["21"] = {
+        "class_type": "CLIPTextEncode",
+        "inputs": {"clip": ["20", 0], "text": "harbour at day"},
+    }
+    graph["9"]["inputs"].update(positive=["21", 0], negative=["21", 0])
+    outputs = server.run(graph)["outputs"]
+    stats = server.values(outputs["14"], "kv_stats_file")
+    assert (stats["frames"], len(stats["chunks"])) == (8, 2)
+    assert server.file(outputs["13"]["images"][0]).stat().st_size > 1000
+    assert "needs a camera" in outputs["1"]["text"][0]
+    assert "8 latent frames of w-8,wj-12,none-8" in outputs["8"]["text"][0]
+    assert server.file(outputs["8"]["images"][0]).stat().st_size > 1000  # the path from above
