@@ -34,6 +34,8 @@ def share_of(stats: KVStats, policy: KVPolicy, geometry: Geometry, take: Take) -
         return None
     connect = "Connect the kv_stats of a take that this model made under this policy"
     if stats.scores is None:
+        if before["name"] == type(retention).__name__:
+            connect = "The estimate is a range in any case. Disconnect them"
         raise ValueError(
             f"The kv_stats are of a take under {before['name']}, which scores no tokens, so they "
             f"do not tell what share {type(retention).__name__} will keep. {connect}."

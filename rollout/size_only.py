@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ class SizeOnly(Storage):
     def pages(self, *shape) -> BankPages:
         pages = self.of.pages(*shape)
         pages.layers = [SizeOnlyPages(layer) for layer in pages.layers]
+        pages.read = partial(BankPages.read, pages)  # from these layers, wherever rows would lie
         return pages
 
 

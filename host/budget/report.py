@@ -80,9 +80,8 @@ def budget_report(budget: Budget) -> str:
         share = ""
         if budget.expected:
             share = f"; {plan.share:.1%} of it is expected to stay, as in the earlier take"
-        lines.append(
-            f"what stays depends on the picture: from nothing that is scored to all of it{share}"
-        )
+        cases = plan.policy.retention.open_share
+        lines.append(f"what stays depends on the picture: {cases}{share}")
     lines.append(f"this take {_verdict(budget)}")
     for where, (surely, at_best) in budget.longest.items():
         if where == "free" or budget.offloads:

@@ -43,6 +43,7 @@ class DummyForcing(Retention):
 
     whole_frames: ClassVar[bool] = True
     splits_heads: ClassVar[bool] = True
+    open_share: ClassVar[str] = "of the heads that are no dummies, from no middle one to all"
 
     def __post_init__(self):
         for name, least in (("num_dummy", 0), ("ar_start", 1), ("local_frames", 1)):

@@ -159,6 +159,9 @@ class Retention(ABC):
 
     # For the estimate, which simulates a take without its picture.
 
+    # With `by_content`, in words: between which two cases what stays lies.
+    open_share: ClassVar[str] = "from nothing that is scored to all of it"
+
     @property
     def by_content(self) -> bool:
         """Whether the number of tokens that stay depends on the picture."""

@@ -9,6 +9,7 @@ import torch
 from keepsake.kv_policies import (
     DeCoPrune,
     DeCoPruneHS,
+    DummyForcing,
     FullKV,
     HeadMap,
     KVPolicy,
@@ -171,6 +172,13 @@ def test_a_policy_that_is_known_exactly_asks_for_no_share():
         share_for(stats_of(DeCoPrune()), SinkWindow()) is None
         and share_for(stats_of(FullKV()), DeCoPrune(mode="target_keep")) is None
     )
+
+
+def test_a_policy_whose_range_no_take_narrows_says_so():
+    retention = DummyForcing()
+    earlier = replace(stats_of(FullKV()), policy=KVPolicy(retention).describe())
+    with pytest.raises(ValueError, match="The estimate is a range in any case. Disconnect them."):
+        share_for(earlier, retention)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from keepsake.kv_policies import (
     Bank,
     DeCoPrune,
     FlashForward,
+    ForcingKV,
     FullKV,
+    HeadMap,
     KVPolicy,
     KVStorage,
     RandomPrune,
@@ -45,6 +47,9 @@ HELD = [
         storage=KVStorage("int8", 1, 0),
     ),
     KVPolicy(storage=KVStorage("model", device="cpu")),
+    KVPolicy(
+        ForcingKV(head_map=HeadMap("fake", 2, ((), (0,)))), storage=KVStorage("model", device="cpu")
+    ),
     KVPolicy(SinkWindow(1, 7, "shifted"), storage=KVStorage("model", device="cpu")),
 ]
 FIXED = (

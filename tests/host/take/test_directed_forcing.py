@@ -8,6 +8,8 @@ from keepsake.kv_policies import (
     DeCoPrune,
     DeCoPruneHS,
     DirectedForcing,
+    DummyForcing,
+    ForcingKV,
     FullKV,
     HeadMap,
     HeadTable,
@@ -29,6 +31,8 @@ RETENTIONS = [
     SinkWindow(2, 9, "shifted"),
     DeCoPrune(mode="target_keep", target_keep=0.5),
     DeCoPruneHS(mode="target_keep", head_map=HeadMap("tiny", 4, ((), (0, 2), (3,)))),
+    DummyForcing(local_frames=6),
+    ForcingKV(head_map=HeadMap("tiny", 4, ((), (0, 2), (3,))), dynamic_frames=5),
 ]
 
 
