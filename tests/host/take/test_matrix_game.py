@@ -15,6 +15,8 @@ import comfy.utils
 import pytest
 import torch
 from comfy_extras.nodes_wan import WanImageToVideo
+from keepsake.host.budget.of_inputs import budget_of_inputs
+from keepsake.host.budget.report import budget_dict, budget_report
 from keepsake.host.forward.prompts import add_prompt
 from keepsake.host.model import checkpoint, profiles
 from keepsake.host.model.checkpoint import load_ar_model
@@ -156,6 +158,16 @@ def test_the_caches_are_in_the_stats_and_the_estimate_whatever_is_kept(model, fr
     assert stats.planned_bytes == (stats.peak_cache_bytes,) * 2
     assert json.loads(stats.to_json())["action_bytes"] == ACTION_BYTES
     assert "0.1 MiB of it for the keys and mouse of the latest 6 latent frames" in stats.report()
+
+
+def test_the_estimate_says_what_they_take(model):
+    latent = {"samples": torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)}
+    asked = dict(steps=0, cfg=1.0, chunk_frames=0, policy=None, prefix=None, prompts=1)
+    budget = budget_of_inputs(model, latent, **asked)
+    video = 6 * budget.plan.geometry.bytes_per_frame(4)  # the profile's window
+    assert budget.estimate.allocated == (video + ACTION_BYTES,) * 2
+    assert "keys and mouse - 0.1 MiB for the latest 6 latent frames" in budget_report(budget)
+    assert budget_dict(budget)["action_bytes"] == ACTION_BYTES
 
 
 def test_guidance_has_caches_for_each_stream(model):
