@@ -44,7 +44,7 @@ def rows_of(seed, queries, keys, grid, heads, channels):
 @pytest.mark.parametrize("number", range(len(CASES)))
 @pytest.mark.parametrize("part_bytes", [1, 2**29], ids=["head by head", "all heads together"])
 def test_it_equals_the_authors_reference(number, part_bytes, monkeypatch):
-    monkeypatch.setattr(monarch_attention, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(monarch_attention, "CPU_PART_BYTES", part_bytes)
     h_reduce, queries, keys, grid, *width = CASES[number]
     name = f"h_reduce {h_reduce}, {queries} frames over {keys} of {grid[0]}x{grid[1]}"
     out = monarch_attention.monarch_attention(
