@@ -190,5 +190,5 @@ def test_a_node_shows_the_english_of_its_schema(page):
     page.open("quickstart")
     words = page.tab.evaluate(WORDS)
     assert words["title"] == "KV Policy: Sink + Window"
-    assert words["widgets"] == ["window_frames", "sink_frames", "sink_rope"]
+    assert words["widgets"] == ["window_frames", "sink_frames", "sink_rope", "whole_chunks"]
     assert words["description"].startswith("Keeps the first frames and the latest frames")
