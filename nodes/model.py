@@ -3,7 +3,9 @@
 import folder_paths
 from comfy_api.latest import io
 
+from ..host.model.backbone import require_wan
 from ..host.model.checkpoint import WEIGHT_DTYPES, load_ar_model
+from ..host.model.profile_choice import check_choice
 from ..host.model.profiles import PROFILES, ARProfile, with_profile
 from ..host.take.patch import patch
 from ..kv_policies.retention.sink_window import SINK_ROPE
@@ -201,7 +203,8 @@ class ARProfileNode(io.ComfyNode):
             first_chunk_steps=first_chunk_steps,
         )
         chosen = PROFILES.get(profile, numbers)
+        note = check_choice(require_wan(model), chosen)
+        words = [f"'{chosen.name}': {chosen.describe()}.", chosen.note, note]
         return io.NodeOutput(
-            with_profile(patch(model), chosen),
-            ui={"text": [f"'{chosen.name}': {chosen.describe()}. {chosen.note}".strip()]},
+            with_profile(patch(model), chosen), ui={"text": [" ".join(filter(None, words))]}
         )

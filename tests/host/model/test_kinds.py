@@ -14,6 +14,7 @@ from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.kinds import KINDS
 from keepsake.host.model.lingbot import LingBotWan
 from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, profile_of
+from keepsake.nodes.model import ARProfileNode
 from support import tiny
 
 from .test_checkpoint import weights, write
@@ -150,3 +151,44 @@ def test_the_hosts_own_loader_is_as_it_was(tmp_path):
     assert all(kind.config not in before for kind in KINDS)
     host = comfy.sd.load_diffusion_model_state_dict(weights())
     assert type(host.get_model_object("diffusion_model")).__name__ == "WanModel"
+
+
+def of_the_hosts_loader(**sizes):
+    """What ComfyUI's own loader makes of a LingBot file: the camera's tensors are left out."""
+    return comfy.sd.load_diffusion_model_state_dict(dict(tiny.lingbot_state(**sizes)))
+
+
+def test_a_model_that_lost_its_camera_is_named_by_ar_profile():
+    lost, numbers = of_the_hosts_loader(), (4, 4, 10.0, 18, 6, "absolute", 4)
+    with pytest.raises(
+        ValueError,
+        match="'LingBot-World v2' is for LingBot-World models, and this MODEL is a plain Wan one. "
+        "ComfyUI's own loaders drop the tensors .* load it with AR Video Model Loader",
+    ):
+        ARProfileNode.execute(lost, *numbers, profile="LingBot-World v2")
+    (text,) = ARProfileNode.execute(lost, *numbers).ui["text"]
+    assert "If the file is LingBot-World, load it with AR Video Model Loader" in text
+    (text,) = ARProfileNode.execute(tiny.tiny_model(), *numbers).ui["text"]
+    assert "LingBot" not in text
+
+
+def test_a_world_model_refuses_a_plain_profile(tmp_path):
+    path = write(tmp_path, "lingbot_world_fast.safetensors", tiny.lingbot_state())
+    model, numbers = load_ar_model(path, None), (4, 4, 10.0, 18, 6, "absolute", 4)
+    with pytest.raises(ValueError, match="'LongLive 1.3B' is for plain Wan models, and this"):
+        ARProfileNode.execute(model, *numbers, profile="LongLive 1.3B")
+    assert ARProfileNode.execute(model, *numbers, profile="LingBot-World v1 fast")
+    assert ARProfileNode.execute(model, *numbers)
+
+
+def test_loras_and_weight_dtypes_work_on_the_camera_as_on_the_rest(tmp_path):
+    path = write(tmp_path, "lingbot_world_fast.safetensors", tiny.lingbot_state())
+    small = load_ar_model(path, None, "fp8_e4m3fn").get_model_object("diffusion_model")
+    assert small.blocks[0].cam_scale_layer.weight.dtype == torch.float8_e4m3fn
+    name = "blocks.1.cam_injector_layer1"
+    lora = {
+        f"diffusion_model.{name}.lora_A.weight": torch.ones(2, WIDTH),
+        f"diffusion_model.{name}.lora_B.weight": torch.ones(WIDTH, 2),
+    }
+    patched, _ = comfy.sd.load_lora_for_models(load_ar_model(path, None), None, lora, 1.0, 0)
+    assert list(patched.patches) == [f"diffusion_model.{name}.weight"]

@@ -16,9 +16,18 @@ from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.lingbot import LingBotWan
 from keepsake.host.model.profiles import PROFILES, with_profile
 from keepsake.host.take.patch import patch
-from keepsake.kv_policies import KVMemoryError, KVPolicy, SinkWindow
+from keepsake.kv_policies import (
+    DirectedForcing,
+    KVMemoryError,
+    KVPolicy,
+    KVStorage,
+    RollingForcing,
+    SinkWindow,
+)
 from safetensors.torch import load_file
 from support import tiny
+
+from ...cases import RETENTION_CASES, SCHEDULE_CASES
 
 AUTHORS = load_file(Path(__file__).parent / "oracles/lingbot.safetensors")
 LENS = Lens(500.0, 510.0, 416.0, 240.0)
@@ -160,3 +169,27 @@ def test_a_camera_is_refused_by_another_model():
         ValueError, match="is that of a LingBot-World model, and this MODEL is none"
     ):
         tiny.guide(plain, tiny.sampler(control=camera(6)), tiny.noise_of(6))
+
+
+EVERY = [
+    *(KVPolicy(retention) for retention in RETENTION_CASES),
+    *(KVPolicy(schedule=case) for case in SCHEDULE_CASES if type(case) is not RollingForcing),
+    KVPolicy(schedule=RollingForcing(11)),  # four chunks of two and the sink
+    KVPolicy(SinkWindow(2, 6, "shifted"), DirectedForcing()),
+    KVPolicy(storage=KVStorage("int4")),
+    KVPolicy(storage=KVStorage("model", device="cpu")),
+]
+
+
+def name_of(policy):
+    parts = policy.retention, policy.selection, policy.schedule, policy.storage
+    return " ".join(type(part).__name__ for part in parts)
+
+
+@pytest.mark.parametrize("policy", EVERY, ids=name_of)
+def test_every_policy_follows_the_camera(policy, model):
+    """Forwards of other frames than a chunk's, as anchors and chunks in flight, get their share."""
+    latents = take(model, policy=policy, frames=10)
+    assert torch.isfinite(latents).all()
+    still = camera_control(torch.eye(4).repeat(37, 1, 1), 0.0, LENS)
+    assert apart(latents, take(model, still, policy, 10)) > 1e-2
