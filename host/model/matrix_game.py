@@ -146,6 +146,9 @@ class ActionModule(nn.Module):
         self.key_attn_k_norm = UnscaledNorm(settings)
         self.proj_keyboard = linear(width, dim)
 
+    # As it is: torch.compile would make a version of each of its many sizes, and give up at its
+    # limit of eight.
+    @torch.compiler.disable
     def forward(self, x: Tensor, rows: Tensor, transformer_options: dict) -> Tensor:
         """`x` [B, F * S, D], frame after frame; `rows` [B, F, 12, keys and mouse]."""
         keys, mouse = rows.split([self.sizes.mode.keys, self.sizes.mode.mouse], -1)
@@ -180,7 +183,6 @@ class ActionModule(nn.Module):
         )
         return out[:, 0].unflatten(1, (-1, frames)).transpose(1, 2).flatten(1, 2)
 
-    @torch.compiler.disable
     def _attend(self, part: str, q: Tensor, k: Tensor, v: Tensor, transformer_options: dict):
         """Attention in time, `[B, places, N, width]`, of queries `[B, places, N, heads, 64]`: in a
         take over what its streams hold of earlier frames, else over the frames of the forward.
@@ -200,7 +202,6 @@ class ActionModule(nn.Module):
         return torch.stack(out)
 
 
-@torch.compiler.disable
 def _rotation(frames: int, device: torch.device, transformer_options: dict):
     """Cosine and sine of the places in time of a forward's latent frames."""
     run = transformer_options.get(RUN)

@@ -14,6 +14,8 @@ import comfy.samplers
 import comfy.utils
 import pytest
 import torch
+import torch._dynamo
+from comfy_api.torch_helpers import set_torch_compile_wrapper
 from comfy_extras.nodes_wan import WanImageToVideo
 from keepsake.host.budget.of_inputs import budget_of_inputs
 from keepsake.host.budget.report import budget_dict, budget_report
@@ -197,6 +199,17 @@ def test_two_runs_of_six_frames_are_one_of_twelve(name, model):
     assert torch.equal(take(model, policy=policy, memory=memory)[:, :, 6:], whole[:, :, 6:])
 
 
+def test_a_take_goes_on_under_other_keys(model):
+    """Keys that differ from pixel frame 24 on change nothing of the first 6 latent frames."""
+    memories = []
+    take(model, text="w-24,d-24", stop_after=6, on_memory=memories.append)
+    (memory,) = memories
+    for keys, is_noted in (("w-24,d-24", False), ("w-24,s-24", True)):
+        notes = stats_of(model, text=keys, memory=memory).notes
+        assert any("The control is not the one" in note for note in notes) == is_noted
+        assert torch.equal(take(model, text=keys, memory=memory), take(model, text=keys))
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_runs_or_is_refused_in_a_sentence(name, model):
     policy = POLICIES[name]
@@ -339,3 +352,17 @@ def test_a_prepared_model_still_runs_in_the_hosts_own_samplers(model):
 
     steered, free = sampled(world_actions=values), sampled()
     assert torch.isfinite(steered).all() and apart(steered, free) > 1e-4
+
+
+def test_blocks_are_compiled_once_for_all_layers(tmp_path):
+    """Two versions of a block, with an action module and without, whatever the layer and chunk."""
+    blocks = [f"diffusion_model.blocks.{layer}" for layer in range(12)]
+    model = loaded(tmp_path, **{**SMALL, "layers": len(blocks), "action_layers": 10})
+    compiled = model.clone()
+    set_torch_compile_wrapper(compiled, backend="eager", keys=blocks)
+    plain = take(model, frames=9)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        assert torch.equal(take(compiled, frames=9), plain)
+    torch._dynamo.reset()
+    gc.collect()  # fake tensors that it was traced with
