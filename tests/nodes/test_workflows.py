@@ -152,8 +152,10 @@ def test_a_workflow_for_a_checkpoint_says_where_its_files_are(name):
         assert [model["name"] for model in models] == [
             value
             for value in node["widgets_values"]
-            if str(value).endswith((".safetensors", ".pt"))
+            if str(value).endswith((".safetensors", ".pt")) and "-of-" not in value
         ]
+        if any("-of-" in str(value) for value in node["widgets_values"]):  # shards: all of a folder
+            assert "all shards in [" in note and "](https://huggingface.co/" in note
         for model, folder in zip(models, folders[node["type"]]):
             assert set(model) == {"name", "url", "directory"} and model["directory"] == folder
             assert model["url"].startswith("https://huggingface.co/") and model["url"].endswith(

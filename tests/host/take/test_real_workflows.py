@@ -132,12 +132,12 @@ def write_models(models: Path):
         {f"model.{name}": value.bfloat16() for name, value in world.items()},
         models / "diffusion_models/base_distill.safetensors",
     )
-    config = {"transformer": {"num_heads": 2}}
-    save_file(
-        tiny.lingbot_state(dim=256, ffn_dim=512),
-        models / "diffusion_models/lingbot.safetensors",
-        {"config": json.dumps(config)},
-    )
+    shards = models / "diffusion_models/lingbot-world-v2-14b-causal-fast"
+    shards.mkdir()
+    lingbot = list(tiny.lingbot_state(dim=256, ffn_dim=512).items())
+    for i in range(8):
+        name = f"diffusion_pytorch_model-{i + 1:05}-of-00008.safetensors"
+        save_file(dict(lingbot[i::8]), shards / name)
     shutil.copy(
         ROOT / "demo/weights/demo_world_vae.safetensors", models / "vae/wan_2.1_vae.safetensors"
     )
@@ -227,28 +227,19 @@ def test_a_workflow_for_a_checkpoint_runs(name, server):
     assert server.file(of["SaveVideo"]["images"][0]).stat().st_size > 1000
 
 
-def test_lingbot_walks_from_a_picture_to_a_video(server):
-    """The graph of world_keys with a camera and a prompt in place of keys and CLIP vision."""
-    graph = small("world_keys", 8)
-    for clip_vision in ("2", "6"):
-        del graph[clip_vision]
-    del graph["9"]["inputs"]["clip_vision_output"]
-    graph["1"]["inputs"].update(model_name="lingbot.safetensors", profile="LingBot-World v2")
-    keys = dict(path="keys", keys="w-8,wj-12,none-8", away_frames=2, poses="none")
-    graph["8"] = {
-        "class_type": "KeepsakeWorldCamera",
-        "inputs": {"latent": ["7", 0], **keys, "move": 0.05, "turn": 2.0, "scale": 0.0},
-    }
-    graph["20"] = {"class_type": "TinyTextEncoder", "inputs": {}}
-    graph["21"] = {
-        "class_type": "CLIPTextEncode",
-        "inputs": {"clip": ["20", 0], "text": "harbour at day"},
-    }
-    graph["9"]["inputs"].update(positive=["21", 0], negative=["21", 0])
+@pytest.mark.parametrize(
+    "name, frames, given, chunks", [("world_walk", 8, 0, 2), ("world_continue", 11, 3, 3)]
+)
+def test_lingbot_walks_from_a_picture_to_a_video(name, frames, given, chunks, server):
+    graph = small(name, frames)
     outputs = server.run(graph)["outputs"]
-    stats = server.values(outputs["14"], "kv_stats_file")
-    assert (stats["frames"], len(stats["chunks"])) == (8, 2)
-    assert server.file(outputs["13"]["images"][0]).stat().st_size > 1000
-    assert "needs a camera" in outputs["1"]["text"][0]
-    assert "8 latent frames of w-8,wj-12,none-8" in outputs["8"]["text"][0]
-    assert server.file(outputs["8"]["images"][0]).stat().st_size > 1000  # the path from above
+    of = {node["class_type"]: outputs.get(key) for key, node in graph.items()}
+    stats = server.values(of["KeepsakeKVMemoryStats"], "kv_stats_file")
+    assert (stats["frames"], stats["given_frames"], len(stats["chunks"])) == (frames, given, chunks)
+    assert stats["policy"]["retention"]["name"] == "DeCoPrune"
+    assert server.file(of["SaveVideo"]["images"][0]).stat().st_size > 1000
+    (line,) = of["KeepsakeARVideoModelLoader"]["text"]
+    assert "8 shards" in line and "needs a camera" in line and "CC BY-NC-SA" in line
+    assert f"{frames} latent frames of" in of["KeepsakeWorldCamera"]["text"][0]
+    path = server.file(of["KeepsakeWorldCamera"]["images"][0])
+    assert path.stat().st_size > 1000  # from above
