@@ -169,6 +169,8 @@ class DummyForcingRun(RetentionRun):
         if self.kinds or step < self.take.steps or not self._is_due(chunk):
             return
         tokens = self.geometry.tokens_per_frame
+        if bank.committed < 2 * tokens:  # nothing lies between the first frame and the chunk
+            return
         first = min(self.first_frames * tokens, bank.committed - tokens)
         generator = torch.Generator().manual_seed((self.take.seed + layer) % 2**64)
         drawn = max(1, self.first_frames * tokens // 3)
@@ -183,12 +185,17 @@ class DummyForcingRun(RetentionRun):
         if self.kinds or not self._is_due(chunk):
             return
         self.kinds = self.decided_kinds()
+        if not self.kinds:
+            return
         self.masses = {}
         frame = cache.banks[0].frame[: cache.banks[0].length]
         rows = [self._is_kept(kind, frame, chunk.end_frame).nonzero()[:, 0] for kind in KINDS]
         cache.split(self._split_banks(), rows)
 
     def decided_kinds(self) -> Kinds:
+        """Empty: not all layers have been seen."""
+        if len(self.masses) < self.geometry.layers:
+            return []
         masses = torch.stack([self.masses[layer] for layer in range(self.geometry.layers)])
         return kinds_of(masses.cpu(), self.policy.dummies(self.geometry)).tolist()
 

@@ -4,7 +4,16 @@ tokens a frame, two frames a chunk.
 
 import pytest
 import torch
-from keepsake.kv_policies import DummyForcing, KVMemoryError, KVPolicy, KVStorage, Take
+from keepsake.kv_policies import (
+    Chunk,
+    DummyForcing,
+    KVCache,
+    KVMemoryError,
+    KVPolicy,
+    KVStorage,
+    Storage,
+    Take,
+)
 from keepsake.kv_policies.retention.dummy_forcing import first_and_middle_mass, kinds_of
 from keepsake.rollout.timeline import PromptStart
 
@@ -80,6 +89,20 @@ def test_kinds_by_hand():
     assert kinds_of(masses, 1).tolist() == [[1, 0], [2, 0]]
     assert kinds_of(masses, 2).tolist() == [[1, 0], [2, 2]]
     assert kinds_of(masses, 0).tolist() == [[1, 0], [0, 0]]
+
+
+def test_a_chunk_without_history_decides_nothing():
+    take = Take(12, 0, (1.0, 0.8, 0.5, 0.0), 1)
+    run = POLICY.start(fake.geometry(), take)
+    plans = POLICY.banks(fake.geometry(), take)
+    cache = KVCache(fake.geometry(), plans, Storage(), torch.float32, torch.device("cpu"))
+    chunk = Chunk(4, 8, 2)
+    cache.reserve(chunk.span)
+    for layer in range(2):
+        run.observe(layer, chunk, 3, torch.zeros(1, 12, 2, 8), cache.banks[0])
+    cache.commit()
+    run.after_clean(cache, chunk, torch.zeros(1, 4, 2, 4, 6))
+    assert run.kinds == [] and cache.banks[0].heads == ((0, 1), (0, 1))
 
 
 def test_rows_are_drawn_from_the_take_and_from_nothing_else():
