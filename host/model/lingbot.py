@@ -35,15 +35,17 @@ class LingBotBlock(WanAttentionBlock):
         # 1. Shift, scale and gate of self-attention and of the feed-forward part.
         learnt = cast_to(self.modulation, dtype=x.dtype, device=x.device)
         parts = (learnt + e).chunk(6, 1) if e.ndim < 4 else (learnt[None] + e).unbind(2)
-        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = (repeat_e(part, x) for part in parts)
+        # Of each frame still: all six for each token would be six times the tokens' size at once.
+        shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = parts
         # 2. Self-attention.
         x = x.contiguous()
         seen = self.self_attn(
-            torch.addcmul(shift, self.norm1(x), 1 + scale),
+            torch.addcmul(repeat_e(shift, x), self.norm1(x), 1 + repeat_e(scale, x)),
             freqs,
             transformer_options=transformer_options,
         )
-        x = torch.addcmul(x, seen, gate)
+        x = torch.addcmul(x, seen, repeat_e(gate, x))
+        del seen
         # 3. The camera.
         if CAMERA in transformer_options:
             x = self.steer(x, transformer_options[CAMERA])
@@ -57,8 +59,10 @@ class LingBotBlock(WanAttentionBlock):
         for patch in transformer_options.get("patches", {}).get("attn2_patch", []):
             x = patch({"x": x, "transformer_options": transformer_options})
         # 5. The feed-forward part.
-        y = self.ffn(torch.addcmul(ffn_shift, self.norm2(x), 1 + ffn_scale))
-        return torch.addcmul(x, y, ffn_gate)
+        y = self.ffn(
+            torch.addcmul(repeat_e(ffn_shift, x), self.norm2(x), 1 + repeat_e(ffn_scale, x))
+        )
+        return torch.addcmul(x, y, repeat_e(ffn_gate, x))
 
     def steer(self, x: Tensor, camera: Tensor) -> Tensor:
         """Scale and shift tokens `[B, L, D]` by the camera's, `[1, L, D]`."""
