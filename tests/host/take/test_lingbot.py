@@ -193,3 +193,14 @@ def test_every_policy_follows_the_camera(policy, model):
     assert torch.isfinite(latents).all()
     still = camera_control(torch.eye(4).repeat(37, 1, 1), 0.0, LENS)
     assert apart(latents, take(model, still, policy, 10)) > 1e-2
+
+
+def test_a_batch_is_its_takes_and_guidance_has_the_camera_in_both_streams(model):
+    noise = tiny.noise_of(6, 8, 10, batch=2)
+    both = take(model, frames=6, noise=noise)
+    assert torch.equal(both[:1], take(model, frames=6, noise=noise[:1]))
+    stats = []
+    sampler = tiny.sampler(WINDOW, CHUNK, on_stats=stats.append, control=camera(6))
+    text = begun(model, 6)
+    latents = tiny.guide(model, sampler, noise[:1], text, text, cfg=3.0)
+    assert torch.isfinite(latents).all() and stats[0].streams == 2
