@@ -6,7 +6,7 @@ recall      of a given walk of about a minute: 1 when a place that was out of vi
             made itself
 bytes_share bytes of keys and values that are held while the given walk goes on, of Full's, a mean
             over the chunks; what a schedule holds for each step counts, room that is kept free does
-            not
+            not. On a CPU the cache is in 32 bits, beside which coded storages look smaller
 read_share  tokens that a query reads there, its own chunk's included, of Full's
 speedup     Full's seconds of a chunk over the policy's, at 1560 tokens a frame after a context of
             60 latent frames, with random weights in two layers of two heads (`field_speed.py`);

@@ -9,7 +9,7 @@ from typing import NamedTuple
 SLOTS = {"retention": "C0", "selection": "C3", "schedule": "C2", "storage": "C1"}  # with colours
 RADII = 8, 16, 28, 42, 58, 78, 100, 130  # pixels between a point and its name
 DIRECTIONS = 16
-TICKS = 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1
+TICKS = 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1
 PANELS = {"given walk": "recall", "own walk": "own_recall"}
 
 
