@@ -6,6 +6,7 @@ left and right.
 """
 
 import math
+from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ KEYS = "wasdijkl"
 NONE = "none"
 MOVE, TURN = 0.05, 2.0  # of a pixel frame: units of the world, and degrees
 STEEPEST = 85.0  # degrees that a camera looks up or down
+DIGITS = 9  # of a number of frames
+SHOWN = 40  # characters of a faulty part that an error repeats
 
 
 class Held(NamedTuple):
@@ -30,15 +33,17 @@ def read_keys(text: str, allowed: str = KEYS) -> list[Held]:
     walk = []
     for part in filter(None, parts):
         keys, dash, count = part.rpartition("-")
-        if not (dash and keys and count.isdecimal() and int(count) > 0):
+        shown = part if len(part) <= SHOWN else f"{part[:SHOWN]}..."
+        is_count = count.isdecimal() and len(count) <= DIGITS and int(count) > 0
+        if not (dash and keys and is_count):
             raise ValueError(
-                f"'{part}' is no part of a walk. Write keys, a dash and a number of frames from 1 "
-                f"on, such as w-16; {NONE}-8 holds none."
+                f"'{shown}' is no part of a walk. Write keys, a dash and a number of frames from 1 "
+                f"to {10**DIGITS - 1}, such as w-16; {NONE}-8 holds none."
             )
         held = frozenset() if keys == NONE else frozenset(keys)
         if unknown := sorted(held - set(allowed)):
             raise ValueError(
-                f"'{part}' holds the key '{unknown[0]}', and there are {' '.join(allowed)}. "
+                f"'{shown}' holds the key '{unknown[0]}', and there are {' '.join(allowed)}. "
                 f"{NONE} stands for no key."
             )
         walk.append(Held(held, int(count)))
@@ -53,7 +58,8 @@ def keys_by_frame(walk: list[Held], frames: int) -> list[frozenset[str]]:
     """The keys held in each of so many frames: the rest of a longer walk is left out, and after a
     shorter one none is held.
     """
-    held = [part.keys for part in walk for _ in range(part.frames)][:frames]
+    parts = chain.from_iterable(repeat(part.keys, part.frames) for part in walk)
+    held = list(islice(parts, frames))  # a part may be far longer than the take
     return held + [frozenset()] * (frames - len(held))
 
 

@@ -67,9 +67,9 @@ class KVStorage(Storage):
         if moving_frames > self.sink_frames:
             raise ValueError(
                 f"{retention} turns the keys of {moving_frames} latent frames again and again, and "
-                f"{self.dtype} would round them anew each time. Use sink_frames of at least "
-                f"{moving_frames} in KV Storage, or its dtype model; or leave them in place, where "
-                "the policy has a choice (sink_rope absolute, reindex auto)."
+                f"{self.dtype} would round them anew each time. Here, use sink_frames of at "
+                f"least {moving_frames} or dtype model; or leave the keys in place, where the "
+                "policy has that choice (sink_rope absolute, reindex auto)."
             )
         if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
             raise ValueError(

@@ -28,15 +28,18 @@ def test_a_text_of_keys_is_read():
     ]
     assert keys_by_frame(read_keys("w-2,none-1"), 5) == [W, W, *3 * [frozenset()]]
     assert keys_by_frame(read_keys("W-9"), 2) == [W, W]
+    assert keys_by_frame(read_keys("w-999999999"), 2) == [W, W]  # no list of so many is made
 
 
 @pytest.mark.parametrize(
     "text, match",
     [
         ("", "The keys are empty. Write a walk"),
-        ("w", "'w' is no part of a walk. Write keys, a dash and a number of frames from 1 on"),
+        ("w", "'w' is no part of a walk. Write keys, a dash and a number of frames from 1 to"),
         ("w-0", "'w-0' is no part of a walk"),
         ("w--3x", "'w--3x' is no part of a walk"),
+        ("w-1000000000", "'w-1000000000' is no part of a walk"),
+        ("w" * 5000, r"'w{40}\.\.\.' is no part of a walk"),
         ("wq-3", "'wq-3' holds the key 'q', and there are w a s d i j k l. none stands for no key"),
         ("nine-3", "holds the key 'e'"),
     ],
