@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from keepsake.kv_policies import (
     DeCoPrune,
     DeepForcing,
