@@ -16,10 +16,12 @@ def start(
     description: str,
     host_flags: Callable[[argparse.Namespace], list[str]] = lambda args: [],
     quick: str = "a first look in under a minute",
+    cpu: bool = True,
     **flags,
 ) -> argparse.Namespace:
     """Parse the bench's arguments, with `--quick` (`quick` is its help), and make host and pack
-    importable; `host_flags` answers for the host's own.
+    importable; `host_flags` answers for the host's own. Without `cpu`, on a machine with a device
+    for it, the host runs there.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -28,7 +30,8 @@ def start(
     for name, options in flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
     args = parser.parse_args()
-    if not use_host("--cpu", *host_flags(args)):
+    place = ["--cpu"] if cpu or not has_device() else []
+    if not use_host(*place, *host_flags(args)):
         raise SystemExit(
             "A bench needs a ComfyUI: run it as `dev/bench NAME`, or set COMFYUI_PATH."
         )
@@ -40,6 +43,13 @@ def start(
     torch.set_grad_enabled(False)  # as ComfyUI runs its nodes
     logging.getLogger().setLevel(logging.ERROR)
     return args
+
+
+def has_device() -> bool:
+    """Whether torch sees one that ComfyUI would choose by itself."""
+    import torch
+
+    return any(backend.is_available() for backend in (torch.cuda, torch.xpu, torch.backends.mps))
 
 
 def report(bench: str, rows: list[dict], **more):

@@ -28,7 +28,7 @@ args = common.start(
 import policies
 import torch
 from drift_takes import MEASURES, Job, ratios, run_pair
-from episodes import interval
+from support.intervals import interval
 
 policies.add(args.add)
 NAMES = ["clean_pass", *policies.SCHEDULING, "in_flight", "anchors"]

@@ -21,7 +21,6 @@ GAP = 21  # latent frames: no window here reaches back so far
 CROP = (
     5  # cells; what stands for a landmark where nobody has drawn one, as wide as the widest of them
 )
-RESAMPLES = 2000
 PROMPTS = list(itertools.product(world.TIMES, world.DISTRICTS))
 
 
@@ -159,22 +158,3 @@ def recall_of(sums: Tensor) -> Tensor:
     """
     same, other = sums.sum(-2).unbind(-1)
     return 1 - same / other
-
-
-def bounds(of_pick, episodes: int) -> tuple[float, float]:
-    """The 95 % bootstrap interval of `of_pick`, which gets episode numbers `[RESAMPLES,
-    episodes]`.
-    """
-    pick = torch.randint(
-        episodes, (RESAMPLES, episodes), generator=torch.Generator().manual_seed(0)
-    )
-    low, high = torch.quantile(
-        of_pick(pick).double(), torch.tensor([0.025, 0.975], dtype=torch.float64)
-    ).tolist()
-    return low, high
-
-
-def interval(of_pick, episodes: int) -> float:
-    """Half the width of `bounds`."""
-    low, high = bounds(of_pick, episodes)
-    return (high - low) / 2

@@ -57,6 +57,7 @@ import recall_takes
 import torch
 from finished import Finished
 from keepsake.kv_policies import KVPolicy
+from support.intervals import bounds
 
 policies.add(args.add)
 MODES = {"given": "prefix", "own": "t2v"}  # of the recall bench, by stage
@@ -121,7 +122,7 @@ def takes_of(finished: Finished, jobs: list[recall_takes.Job]) -> list[list[dict
 
 def with_bounds(column: str, takes: list[list[dict]]) -> dict[str, float]:
     sums = recall_takes.sums(takes, "revisit")
-    low, high = cmbench.bounds(lambda pick: cmbench.recall_of(sums[pick]), len(takes))
+    low, high = bounds(lambda pick: cmbench.recall_of(sums[pick]), len(takes))
     recall = float(cmbench.recall_of(sums))
     return {column: recall, f"{column}_low": low, f"{column}_high": high}
 

@@ -78,6 +78,7 @@ import torch
 from finished import Finished
 from keepsake.kv_policies import DeCoPrune, KVPolicy
 from recall_takes import STEPS, Job, by_episode, run_pair, sums, total
+from support.intervals import interval
 
 policies.add(args.add)
 policies.VARIANTS["decoprune_threshold"] = KVPolicy(
@@ -96,7 +97,7 @@ def row_of(
         "task": task,
         "policy": name,
         "recall": float(cmbench.recall_of(ours)),
-        "ci95": cmbench.interval(lambda pick: cmbench.recall_of(ours[pick]), count),
+        "ci95": interval(lambda pick: cmbench.recall_of(ours[pick]), count),
         "recall_over_full": None,
         "recall_over_full_ci95": None,
         "image_error": float(ours[..., 0].sum() / count / len(takes[0])),
@@ -114,7 +115,7 @@ def row_of(
 
         row |= {
             "recall_over_full": float(ratio(torch.arange(count))),
-            "recall_over_full_ci95": cmbench.interval(ratio, count),
+            "recall_over_full_ci95": interval(ratio, count),
             "speedup": total(full, "seconds") / total(takes, "seconds"),
         }
     return row | {"errors_by_episode": [[take[task] for take in episode] for episode in takes]}

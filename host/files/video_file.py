@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import torch
 from torch import Tensor
 
 from ...rollout.tree_file import sync
@@ -24,6 +25,8 @@ CODEC_OPTIONS = {
     "g": "1000000",  # one key frame, and so one fragment, for each call
     "sc_threshold": "0",
 }
+# Of a file that does not grow: as CMBench encodes its own (DeCoPrune/CMBench @ 4f933481).
+WHOLE_OPTIONS = {"crf": "18", "preset": "medium"}
 BOX_HEADER = 8  # bytes from a box's name to its content: the name, version and flags
 
 
@@ -34,12 +37,13 @@ def fragment(
     are number `first` and following; number 0 begins the file, whose header has the `metadata`.
     """
     rate = Fraction(fps).limit_denominator(1001)
-    movie = _movie(pictures, rate, metadata)
-    start = _header_size(movie)
-    data = bytearray(movie[start:])
+    clock = {"video_track_timescale": str(rate.numerator * TICKS)}
+    file = movie(pictures, rate, metadata, FORMAT_OPTIONS | clock, CODEC_OPTIONS)
+    start = _header_size(file)
+    data = bytearray(file[start:])
     _write_box(data, b"tfdt", struct.pack(">Q", first * rate.denominator * TICKS))  # its time
     _write_box(data, b"mfhd", struct.pack(">I", first + 1))  # its number
-    return bytes(data) if first else movie[:start] + bytes(data)
+    return bytes(data) if first else file[:start] + bytes(data)
 
 
 def append(path: Path, data: bytes):
@@ -62,29 +66,40 @@ def _write_box(data: bytearray, name: bytes, content: bytes):
     data[at : at + len(content)] = content
 
 
-def _header_size(movie: bytes) -> int:
+def _header_size(file: bytes) -> int:
     """Bytes before the first fragment, box by box: a text in the header may have any box's name."""
     at = 0
-    while movie[at + 4 : at + 8] != b"moof":
-        at += int.from_bytes(movie[at : at + 4], "big")
+    while file[at + 4 : at + 8] != b"moof":
+        at += int.from_bytes(file[at : at + 4], "big")
     return at
 
 
-def _movie(pictures: Tensor, rate: Fraction, metadata: Mapping[str, str] | None) -> bytes:
-    """An MP4 of one fragment that begins at 0."""
+def movie(
+    pictures: Tensor,
+    rate: Fraction,
+    metadata: Mapping[str, str] | None = None,
+    format_options: Mapping[str, str] = {},
+    codec_options: Mapping[str, str] = WHOLE_OPTIONS,
+) -> bytes:
+    """An MP4 of pictures `[N, H, W, 3]`, 0 to 1 or bytes, which begins at 0; by default a usual
+    file, which does not grow. The same pictures are the same bytes.
+    """
     sink = io.BytesIO()
-    options = {**FORMAT_OPTIONS, "video_track_timescale": str(rate.numerator * TICKS)}
-    with av.open(sink, "w", format="mp4", options=options) as container:
+    with av.open(sink, "w", format="mp4", options=dict(format_options)) as container:
         container.metadata.update(metadata or {})
-        stream = container.add_stream("libx264", rate=rate, options=CODEC_OPTIONS)
+        stream = container.add_stream("libx264", rate=rate, options=dict(codec_options))
         stream.height, stream.width = pictures.shape[1:3]
         stream.pix_fmt = "yuv420p"
-        # The same pictures are the same bytes, however many cores there are.
-        stream.codec_context.thread_count = 1
-        for number, picture in enumerate((pictures * 255).round().byte().cpu().numpy()):
+        stream.codec_context.thread_count = 1  # however many cores there are
+        for number, picture in enumerate(as_bytes(pictures).cpu().numpy()):
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             frame.pts = number
             frame.time_base = 1 / rate
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     return sink.getvalue()
+
+
+def as_bytes(pictures: Tensor) -> Tensor:
+    """Pictures, 0 to 1, as numbers from 0 to 255; those that are already stay."""
+    return pictures if pictures.dtype == torch.uint8 else (pictures * 255).round().byte()
