@@ -24,8 +24,8 @@ def make(
     """Write `out/sheet` (the page and its videos) and `out/key.json`; the key.
 
     Each video of `first` is paired with the one of the same name in `second`. `seed` draws the
-    order of the pairs and each pair's sides, half of them each way. ValueError, in a sentence, where
-    nothing can be paired or `out` has a sheet already.
+    order of the pairs and each pair's sides, half of them each way. ValueError, in a sentence,
+    where nothing can be paired or `out` has a sheet already.
     """
     # 1. what is paired
     first, second, out = Path(first), Path(second), Path(out)
