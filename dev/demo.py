@@ -68,7 +68,13 @@ def choose_policy(graph, name, server):
     node = graph[graph[node_of(graph, SAMPLER)]["inputs"]["kv_policy"][0]]
     if node["class_type"] != asked[0]:
         before = {key: link for key, link in node["inputs"].items() if key == "kv_policy"}
-        node["class_type"], node["inputs"] = asked[0], before | server.widgets(asked[0])
+        inputs = before | server.widgets(asked[0])
+        if lacks := server.required(asked[0]).keys() - inputs.keys():
+            sys.exit(
+                f"--policy is {name}, which needs another node at {', '.join(sorted(lacks))}; this "
+                "graph has none. Open the workflow field in dev/serve, or choose another policy."
+            )
+        node["class_type"], node["inputs"] = asked[0], inputs
 
 
 class Bar:
@@ -112,7 +118,8 @@ def main():
     )
     parser.add_argument(
         "--policy",
-        help="what to keep of the past: full, sink_window, ... (default: as in the graph)",
+        help="what to keep of the past: full, sink_window, decoprune, deep_sink, ...; a wrong name "
+        "lists them all (default: as in the graph)",
     )
     parser.add_argument(
         "--frames", type=int, help="length of the take in latent frames (default: as in the graph)"

@@ -168,12 +168,15 @@ class Server:
             text = answer.read()
         return json.loads(text) if text else None
 
+    def required(self, node_class):
+        """The required inputs of a node: their types, and what else there is to know."""
+        return self.ask(f"/object_info/{node_class}")[node_class]["input"].get("required", {})
+
     def widgets(self, node_class):
         """The required widgets of a node and what stands in them by default."""
-        required = self.ask(f"/object_info/{node_class}")[node_class]["input"].get("required", {})
         return {
             name: options[0]["default"]
-            for name, (_, *options) in required.items()
+            for name, (_, *options) in self.required(node_class).items()
             if options and "default" in options[0]
         }
 
