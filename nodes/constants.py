@@ -9,6 +9,9 @@ def accepts(node, check: Callable, **values) -> bool | str:
     """For `validate_inputs` of a node's class: True, or what is wrong, in a sentence. `check` is
     called with the values and raises ValueError for wrong ones.
 
+    The host reports whatever is wrong once at every input that `validate_inputs` names: name those
+    alone that exclude each other, or that no range can describe.
+
     A linked input is None here, and is checked when the node runs. The host does not check ranges
     and choices of inputs that `validate_inputs` names, so the schema's are checked here.
     """

@@ -4,7 +4,9 @@ from comfy_api.latest import io
 
 from ..demo.load import load_demo_world
 from ..demo.world import CAMERA_PATHS, camera_control
+from ..host.model.camera_keys import read_keys
 from ..host.model.tensors import samples_of
+from .constants import accepts
 from .sockets import CATEGORY, ControlSocket
 
 
@@ -31,6 +33,12 @@ class DemoWorld(io.ComfyNode):
     @classmethod
     def execute(cls):
         return io.NodeOutput(*load_demo_world())
+
+
+def check_walk(keys: str):
+    """Raise ValueError for keys that cannot be read; without any the path is the walk."""
+    if keys.strip():
+        read_keys(keys)
 
 
 class DemoCamera(io.ComfyNode):
@@ -81,6 +89,10 @@ class DemoCamera(io.ComfyNode):
             ],
             outputs=[ControlSocket.Output(display_name="control")],
         )
+
+    @classmethod
+    def validate_inputs(cls, keys=None):
+        return accepts(cls, check_walk, keys=keys)
 
     @classmethod
     def execute(cls, latent, path, away_frames, start, keys=""):

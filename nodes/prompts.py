@@ -9,6 +9,8 @@ from ..kv_policies import SWITCHES
 from .constants import accepts
 from .sockets import CATEGORY
 
+MOST_FPS = 240.0
+
 
 def switch_inputs():
     return [
@@ -69,7 +71,7 @@ class PromptTimeline(io.ComfyNode):
                     "fps",
                     default=16.0,
                     min=0.1,
-                    max=240.0,
+                    max=MOST_FPS,
                     step=0.1,
                     tooltip="Pictures a second, for lines in seconds or minutes. 16 for Wan 2.1.",
                 ),
@@ -79,15 +81,12 @@ class PromptTimeline(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, text=None, fps=None, mode=None, blend=None):
-        return accepts(
-            cls,
-            partial(parse_timeline, recache_frames=0),
-            text=text,
-            fps=fps,
-            mode=mode,
-            blend=blend,
-        )
+    def validate_inputs(cls, text=None):
+        """The text alone, so that what is wrong with it is reported at this input and no other.
+        With the most pictures a second no two lines begin together that would not with fewer.
+        """
+        check = partial(parse_timeline, fps=MOST_FPS, mode="swap", blend=0, recache_frames=0)
+        return accepts(cls, check, text=text)
 
     @classmethod
     def execute(cls, clip, text, fps, mode, blend, recache_frames):

@@ -8,10 +8,17 @@ from ..host.model.camera_keys import MOVE, PATHS, TURN, keys_by_frame, read_keys
 from ..host.model.tensors import video_samples_of
 from ..host.show.camera_picture import picture_of_path
 from ..host.show.plots import save_preview
+from .constants import accepts
 from .sockets import CATEGORY, ControlSocket
 
 LENS = Lens()
 KEYS, POSES, NO_FILE = "keys", "poses file", "none"
+
+
+def check_walk(path: str, keys: str):
+    """Raise ValueError where the path is in keys, and they cannot be read."""
+    if path == KEYS:
+        read_keys(keys)
 
 
 class WorldCamera(io.ComfyNode):
@@ -121,6 +128,10 @@ class WorldCamera(io.ComfyNode):
                 io.Image.Output(display_name="picture"),
             ],
         )
+
+    @classmethod
+    def validate_inputs(cls, path=None, keys=None):
+        return accepts(cls, check_walk, path=path, keys=keys)
 
     @classmethod
     def fingerprint_inputs(cls, path, poses, **inputs):

@@ -48,7 +48,8 @@ class MemRope(Retention):
             raise ValueError(
                 f"sink_frames is {self.sink_frames} and window_frames {self.window_frames}. The "
                 f"window holds the sink, {MEMORY_FRAMES} frames of means and the chunk in work: "
-                "use a larger window or a smaller sink."
+                f"use sink_frames of at least 0, and window_frames of at least "
+                f"{max(self.sink_frames, 0) + MEMORY_FRAMES} plus the chunk's frames."
             )
         most = 0.2 if self.adaptive else 1
         if not 0 <= self.alpha_long <= 1 or not 0 <= self.alpha_short <= most:

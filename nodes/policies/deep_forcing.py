@@ -71,12 +71,7 @@ class PolicyDeepForcing(io.ComfyNode):
 
     @classmethod
     def validate_inputs(
-        cls,
-        window_frames=None,
-        budget_frames=None,
-        sink_frames=None,
-        recent_frames=None,
-        reuse_limit=None,
+        cls, window_frames=None, budget_frames=None, sink_frames=None, recent_frames=None
     ):
         return accepts(
             cls,
@@ -85,7 +80,6 @@ class PolicyDeepForcing(io.ComfyNode):
             budget_frames=budget_frames,
             sink_frames=sink_frames,
             recent_frames=recent_frames,
-            reuse_limit=reuse_limit,
         )
 
     @classmethod

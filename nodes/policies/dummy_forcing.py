@@ -3,7 +3,6 @@
 from comfy_api.latest import io
 
 from ...kv_policies import DummyForcing
-from ..constants import accepts
 from ..sockets import CATEGORY, KVPolicySocket, fill, policy_input
 
 
@@ -60,16 +59,6 @@ class PolicyDummyForcing(io.ComfyNode):
                 policy_input(),
             ],
             outputs=[KVPolicySocket.Output(display_name="kv_policy")],
-        )
-
-    @classmethod
-    def validate_inputs(cls, dummy_share=None, ar_start=None, local_frames=None):
-        return accepts(
-            cls,
-            DummyForcing,
-            dummy_share=dummy_share,
-            ar_start=ar_start,
-            local_frames=local_frames,
         )
 
     @classmethod

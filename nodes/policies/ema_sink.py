@@ -57,14 +57,8 @@ class PolicyEmaSink(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, window_frames=None, sink_frames=None, sink_weight=None):
-        return accepts(
-            cls,
-            EmaSink,
-            window_frames=window_frames,
-            sink_frames=sink_frames,
-            sink_weight=sink_weight,
-        )
+    def validate_inputs(cls, window_frames=None, sink_frames=None):
+        return accepts(cls, EmaSink, window_frames=window_frames, sink_frames=sink_frames)
 
     @classmethod
     def execute(cls, window_frames, sink_frames, sink_weight, kv_policy=None):

@@ -72,23 +72,11 @@ class PolicyMemRope(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(
-        cls,
-        window_frames=None,
-        sink_frames=None,
-        alpha_long=None,
-        alpha_short=None,
-        adaptive=None,
-    ):
-        return accepts(
-            cls,
-            MemRope,
-            window_frames=window_frames,
-            sink_frames=sink_frames,
-            alpha_long=alpha_long,
-            alpha_short=alpha_short,
-            adaptive=adaptive,
-        )
+    def validate_inputs(cls, window_frames=None, sink_frames=None):
+        """What adaptive does not go with is said when the node runs: named here, each mistake would
+        be reported at these inputs, too.
+        """
+        return accepts(cls, MemRope, window_frames=window_frames, sink_frames=sink_frames)
 
     @classmethod
     def execute(cls, window_frames, sink_frames, alpha_long, alpha_short, adaptive, kv_policy=None):

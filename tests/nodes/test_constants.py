@@ -66,9 +66,9 @@ def errors_of(name, /, **inputs) -> list[str]:
         ("SaveKVMemory", dict(filename_prefix="x" * 300), "a name of 300 bytes"),
         ("StreamToFileNode", dict(filename_prefix="/x"), "must name a file below"),
         ("PromptTimeline", dict(text="a storm"), "Line 1 of the timeline is 'a storm'"),
-        ("PromptTimeline", dict(mode="cut", blend=3), "A cut with a blend"),
-        ("PromptTimeline", dict(fps=0.0), "fps is 0.0"),
-        ("PromptTimeline", dict(blend=-1), "blend is -1"),
+        ("PromptTimeline", dict(fps=0.0), "smaller than min of 0.1: fps"),
+        ("PromptTimeline", dict(blend=-1), "smaller than min of 0: blend"),
+        ("PromptTimeline", dict(mode="fade"), "mode: 'fade' not in"),
         ("PromptTimeline", dict(recache_frames=-1), "smaller than min"),
         ("PromptAtFrame", dict(mode="cut", blend=3), "A cut with a blend"),
         ("PromptAtFrame", dict(mode="fade"), "mode is 'fade'"),
@@ -80,7 +80,7 @@ def errors_of(name, /, **inputs) -> list[str]:
         ),
         ("PolicySinkWindow", dict(sink_frames=-1), "sink_frames is -1"),
         ("PolicySinkWindow", dict(window_frames=4097), "window_frames is 4097. Use 1 to 4096."),
-        ("PromptTimeline", dict(fps=241.0), "fps is 241.0. Use 0.1 to 240."),
+        ("PromptTimeline", dict(fps=241.0), "bigger than max of 240.0: fps"),
         ("PolicyDirectedForcing", dict(budget_max=4097), "budget_max is 4097"),
         ("PolicySinkWindow", dict(sink_rope="none"), "not in list"),
         (
@@ -96,6 +96,9 @@ def errors_of(name, /, **inputs) -> list[str]:
         ("WorldActions", dict(keys="w16"), "'w16' is no part of a walk"),
         ("WorldActions", dict(mode="templerun"), "holds the key 'l', and there are w s z c a d"),
         ("WorldActions", dict(mode="doom"), "mode is 'doom'"),
+        ("WorldCamera", dict(path="keys", keys="w16"), "'w16' is no part of a walk"),
+        ("WorldCamera", dict(path="sideways"), "path is 'sideways'"),
+        ("DemoCamera", dict(keys="q-8"), "holds the key 'q'"),
         ("KVStorageNode", dict(device="cpu"), "dtype is int8 and device cpu"),
         ("KVStorageNode", dict(dtype="int2"), "dtype is 'int2'"),
         ("ProfileHeads", dict(name="../x"), "must be a plain file name"),
@@ -109,6 +112,40 @@ def test_it_is_told_before_anything_runs(name, inputs, words):
     assert not errors_of(name)
     errors = errors_of(name, **inputs)
     assert errors and all(words in error for error in errors)
+
+
+@pytest.mark.parametrize(
+    "name, inputs, at",
+    [
+        ("PromptTimeline", dict(text="a storm", fps=24.0), ["text"]),
+        ("PromptTimeline", dict(fps=0.0), ["fps"]),
+        ("PolicyDummyForcing", dict(ar_start=0), ["ar_start"]),
+        ("PolicyEmaSink", dict(sink_weight=1.5), ["sink_weight"]),
+        ("PolicyMemRope", dict(alpha_long=2.0), ["alpha_long"]),
+        ("PolicyDeepForcing", dict(reuse_limit=-1), ["reuse_limit"]),
+        ("DemoCamera", dict(keys="d32"), ["keys"]),
+        ("PolicyMemRope", dict(window_frames=5), ["window_frames", "sink_frames"]),
+        ("WorldCamera", dict(path="keys", keys="w16"), ["path", "keys"]),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_reported_where_it_stands(name, inputs, at):
+    """Once; or at each of the inputs that exclude each other, and at no other one."""
+    errors = errors_of(name, **inputs)
+    assert [error.split(": ", 1)[1].split(" - ")[0].split(":")[0] for error in errors] == at
+
+
+@pytest.mark.parametrize("text", ["0: a\n6s: b\n6.01s: c", "0: a\n0:06: b\n96: c"])
+def test_lines_that_begin_together_at_some_rates_alone_are_queued(text):
+    assert not errors_of("PromptTimeline", text=text, fps=240.0)
+
+
+def test_what_takes_other_inputs_to_see_is_told_when_the_node_runs():
+    """Named in `validate_inputs`, it would be reported at inputs that have no part in it."""
+    with pytest.raises(ValueError, match="A cut with a blend of 3"):
+        KINDS["PromptTimeline"].execute(None, "0: a\n6s: b", 16.0, "cut", 3, 0)
+    with pytest.raises(ValueError, match="with adaptive.*an alpha_short of 0 to 0.2"):
+        KINDS["PolicyMemRope"].execute(12, 3, 0.01, 0.5, True)
 
 
 def test_a_graph_without_decoprunes_mode_is_refused():
