@@ -243,7 +243,7 @@ def recognise(
         try:
             profile = ARProfile.from_json(contents.metadata[PROFILE])
             return Recognised(profile, None, "from the file's header")
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"The AR profile in the header of '{name}' cannot be read ({error}). Choose one "
                 "in AR Video Model Loader."
@@ -283,14 +283,29 @@ def build(contents: Contents, name: str, weight_dtype: str, **options) -> tuple[
     require_applied_scales(contents.weights, contents.metadata, name)
     keys = set(contents.weights)  # before the host takes tensors out
     known_keys = host_names(contents.weights, contents.metadata)
+    kind = kind_of(contents.weights)
+    words = kind.name if kind else "plain Wan"
     try:
-        with offered_to_host(kind_of(contents.weights)):
+        with offered_to_host(kind):
             model = comfy.sd.load_diffusion_model_state_dict(
                 contents.weights,
                 model_options=WEIGHT_DTYPES[weight_dtype],
                 metadata=contents.metadata,
                 **options,
             )
+    except (
+        LookupError,
+        ArithmeticError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+        ValueError,
+        RecursionError,  # a RuntimeError, too
+    ) as error:
+        raise ValueError(
+            f"ComfyUI cannot make a model of '{name}' ({type(error).__name__}: {error}). It is "
+            f"damaged, or no {words} model: download it again, or load another."
+        ) from error
     except RuntimeError as error:
         if "size mismatch" not in str(error):
             raise
@@ -300,11 +315,6 @@ def build(contents: Contents, name: str, weight_dtype: str, **options) -> tuple[
             f"it ({mismatch}). It is a kind of Wan model that ComfyUI does not know, as the demo "
             "world saved to a file is, or damaged: load another, or download it again."
         ) from error
-    except (LookupError, ArithmeticError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"ComfyUI cannot make a model of '{name}' ({type(error).__name__}: {error}). It is "
-            "damaged, or no plain Wan model: download it again, or load another."
-        ) from error
     if model is None:
         raise ValueError(
             f"ComfyUI does not recognise the model in '{name}'. Keepsake loads Wan video models "
@@ -312,7 +322,7 @@ def build(contents: Contents, name: str, weight_dtype: str, **options) -> tuple[
         )
     backbone = model.model.diffusion_model
     preferences = {key for key in keys if key.endswith(ATTENTION)}
-    _require_complete(keys - preferences, backbone, name)
+    _require_complete(keys - preferences, backbone, name, words)
     unused = _unused(known_keys - preferences, backbone, name)
     return model, [*unused, *_unknown_attention(preferences, backbone)]
 
@@ -348,8 +358,10 @@ def _unknown_attention(preferences: set[str], backbone) -> list[str]:
     ]
 
 
-def _require_complete(keys: set[str], backbone, name: str):
-    """ValueError where a checkpoint's tensors are not those of the model that was made of it."""
+def _require_complete(keys: set[str], backbone, name: str, kind: str):
+    """ValueError where a checkpoint's tensors are not those of the model that was made of it, which
+    is called a `kind` model.
+    """
     modules = {module for module, _ in backbone.named_modules()}
     missing = sorted({parameter for parameter, _ in backbone.named_parameters()} - keys)
     # By module, since a quantised layer brings scales that are no parameters of it.
@@ -362,7 +374,7 @@ def _require_complete(keys: set[str], backbone, name: str):
         if tensors
     ]
     raise ValueError(
-        f"'{name}' is no whole plain Wan model: {' and '.join(faults)}. It is damaged or not "
+        f"'{name}' is no whole {kind} model: {' and '.join(faults)}. It is damaged or not "
         "complete, or a side model with inputs that Keepsake does not know: download it again, or "
         "load another."
     )

@@ -180,7 +180,7 @@ def _require_named_values(tensors: dict, name: str):
 def _metadata_of(headers: list[dict[str, str]], name: str) -> dict[str, str]:
     try:
         return merged_header(headers, wan_name)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(
             f"What the header of '{name}' says of its quantised layers cannot be read ({error}). "
             "It is damaged: download it again."
@@ -198,7 +198,7 @@ def shards_of(path: str) -> list[str]:
                 names = sorted(
                     {os.path.basename(shard) for shard in json.load(file)["weight_map"].values()}
                 )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"'{name}' is no index of a sharded checkpoint, or is damaged. Choose one of its "
                 "shards instead."

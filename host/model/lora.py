@@ -104,7 +104,7 @@ def _config_in(metadata: dict[str, str]) -> PeftConfig | None:
         for key in ALPHA_HEADERS:
             if key in metadata:
                 return PeftConfig(lora_alpha=float(metadata[key]))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass  # a header of another meaning
     return None
 
@@ -113,7 +113,7 @@ def _config_beside(path: str) -> PeftConfig | None:
     try:
         with open(os.path.join(os.path.dirname(path), PEFT_CONFIG), encoding="utf-8") as file:
             return PeftConfig.from_dict(json.load(file))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
 
 

@@ -65,7 +65,8 @@ def mode_of(weights: Mapping[str, Tensor]) -> GameMode:
     """The mode that a file's tensors show, by the width of its keyboard. ValueError for a keyboard
     that no published mode has.
     """
-    keys = weights[MODULE.format(0) + "keyboard_embed.0.weight"].shape[-1]
+    embed = weights[MODULE.format(0) + "keyboard_embed.0.weight"]
+    keys = embed.shape[-1] if embed.ndim else 0
     if keys not in MODES_BY_WIDTH:
         known = ", ".join(f"{mode.name} {width}" for width, mode in MODES_BY_WIDTH.items())
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import json
 
-import torch
 from torch import Tensor
 
 # The last part of names under which quantisers keep a layer's scales: ComfyUI and
@@ -26,7 +25,7 @@ FP8_MARKER = "scaled_fp8"  # key of older fp8 files of ComfyUI, whose scales go 
 HEADER = "_quantization_metadata"  # in a safetensors header: what `comfy_quant` keys say otherwise
 # A tensor of JSON beside a layer: the attention that the file prefers there. Not a weight.
 ATTENTION = ".comfy_attention.config"
-INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32)
+PARAMETERS = (".weight", ".bias", "modulation")  # how names of a layer's own numbers end
 
 
 def layer_of(key: str) -> str:
@@ -61,8 +60,9 @@ def quantised_layers(weights: dict[str, Tensor], metadata: dict[str, str]) -> se
 
 
 def require_applied_scales(weights: dict[str, Tensor], metadata: dict[str, str], name: str):
-    """ValueError where a file has scales that ComfyUI would leave aside, or integers without
-    scales: it would load as a whole model and make a broken video.
+    """ValueError where a file has scales that ComfyUI would leave aside, or weights of
+    another kind than floating-point numbers without scales: it would load as a whole model and make
+    a broken video.
     """
     marked = quantised_layers(weights, metadata)
     idle = sorted(
@@ -73,17 +73,17 @@ def require_applied_scales(weights: dict[str, Tensor], metadata: dict[str, str],
     )
     if idle:
         raise not_applied(idle, name)
-    whole_numbers = sorted(
+    no_weights = sorted(
         key
         for key, value in weights.items()
-        if key.endswith(".weight")
-        and value.dtype in INTEGERS
+        if key.endswith(PARAMETERS)
+        and not value.is_floating_point()
         and key.removesuffix(".weight") not in marked
     )
-    if whole_numbers:
+    if no_weights:
         raise ValueError(
-            f"'{name}' holds {len(whole_numbers)} weight(s) as whole numbers, "
-            f"'{whole_numbers[0]}' first, and not the scales that they belong to. {ADVICE}"
+            f"'{name}' holds {len(no_weights)} weight(s) as whole numbers or of another kind, "
+            f"'{no_weights[0]}' first, and not the scales that they belong to. {ADVICE}"
         )
 
 

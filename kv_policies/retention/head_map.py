@@ -65,7 +65,7 @@ class HeadMap:
             listed = max((len(s) + len(d) for s, d in heads_of.values()), default=0)
             layers = int(header.get("num_layers", len(heads_of)))
             heads = int(header.get("num_heads", listed))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             raise ValueError(
                 f"'{name}' is not a head map. It must be JSON with a list of layers, each with "
                 "layer_idx, static_head and dynamic_head; Profile Heads writes one."

@@ -72,7 +72,7 @@ class HeadTable:
             finite = all(abs(score) < float("inf") for layer in scores for score in layer)
             same_heads = len({len(layer) for layer in scores}) == 1 and len(scores[0]) > 0
             fits = finite and same_heads
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
             fits = False
         if not fits:
             raise ValueError(

@@ -110,7 +110,7 @@ def test_the_name_of_the_file_does_not_matter(tmp_path):
             "file.safetensors",
             {"blocks.0.action_model.t_qkv.weight": None},
             None,
-            "1 tensor\\(s\\) missing, 'blocks.0.action_model.t_qkv.weight' first",
+            "no whole Matrix-Game 2 model: 1 tensor\\(s\\) missing, 'blocks.0.action_model.t_qkv.",
         ),
         (
             "universal",
@@ -126,8 +126,15 @@ def test_the_name_of_the_file_does_not_matter(tmp_path):
             None,
             "follows 5 keys, and Keepsake knows those of its published modes \\(universal 4, gta_",
         ),
+        (
+            "universal",
+            "file.safetensors",
+            {"blocks.0.action_model.keyboard_embed.0.weight": torch.tensor(1.0)},
+            None,
+            "follows 0 keys",
+        ),
     ],
-    ids=["other mode", "plain profile", "foundation", "damaged", "more", "other keyboard"],
+    ids=["other mode", "plain profile", "foundation", "damaged", "more", "other keys", "no keys"],
 )
 def test_what_is_no_file_of_its_mode_is_refused(mode, name, changes, profile, match, tmp_path):
     with pytest.raises(ValueError, match=match):

@@ -223,10 +223,50 @@ def test_scales_that_nobody_applies_are_refused(content, first, suffix, tmp_path
 def test_integers_without_scales_are_refused(tmp_path):
     with pytest.raises(
         ValueError,
-        match="holds 2 weight\\(s\\) as whole numbers, 'blocks.0.self_attn.q.weight' first, and "
-        "not the scales",
+        match="holds 2 weight\\(s\\) as whole numbers or of another kind, "
+        "'blocks.0.self_attn.q.weight' first, and not the scales",
     ):
         load_ar_model(write(tmp_path, "raven.pt", int8(with_scale=False)), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "name", ["head.head.weight", "blocks.0.ffn.0.bias", "blocks.0.modulation"], ids=str
+)
+def test_numbers_that_are_no_weights_are_refused(name, dtype, tmp_path):
+    content = weights()
+    content[name] = content[name].to(dtype)
+    with pytest.raises(ValueError, match=f"holds 1 weight\\(s\\) .* '{name}' first"):
+        load_ar_model(write(tmp_path, "raven.safetensors", content), None)
+
+
+DEEP = 100_000 * "["  # JSON that no reader follows to its end
+
+
+@pytest.mark.parametrize(
+    "header, says",
+    [
+        ({"keepsake_profile": DEEP}, "The AR profile in the header of 'raven.safetensors' cannot"),
+        ({"_quantization_metadata": DEEP}, "says of its quantised layers cannot be read"),
+        ({"config": DEEP}, "ComfyUI cannot make a model of 'raven.safetensors' \\(RecursionError"),
+        ({"config": "three"}, "ComfyUI cannot make a model of 'raven.safetensors' \\(JSONDecodeEr"),
+        (
+            {"config": '{"transformer": {"num_heads": 3}}'},
+            "ComfyUI cannot make a model of 'raven.safetensors' \\(AssertionError.*no plain Wan",
+        ),
+    ],
+    ids=["profile", "layers", "deep config", "no config", "other heads"],
+)
+def test_a_header_that_cannot_be_is_refused(header, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        load_ar_model(write(tmp_path, "raven.safetensors", weights(), header), None)
+
+
+def test_an_index_that_cannot_be_read_is_refused(tmp_path):
+    path = tmp_path / "raven.safetensors.index.json"
+    path.write_text(DEEP, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"'{path.name}' is no index of a sharded checkpoint"):
+        load_ar_model(str(path), None)
 
 
 LTX = {  # names of LTX-Video in Diffusers, two of which look like Wan's there

@@ -138,6 +138,7 @@ def test_a_map_reads_what_it_writes_and_the_bare_list():
     [
         ("{", "'m.json' is not a head map"),
         ("3", "not a head map"),
+        (100_000 * "[", "not a head map"),
         ('{"layers": [{"layer_idx": 0}]}', "not a head map"),
         ("[]", "lists the layers"),
         (
@@ -150,6 +151,7 @@ def test_a_map_reads_what_it_writes_and_the_bare_list():
             r"lists the heads \[0, 0, 1\] in layer 0",
         ),
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_broken_map_is_refused_in_words(text, message):
     with pytest.raises(ValueError, match=message):

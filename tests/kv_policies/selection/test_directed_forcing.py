@@ -327,7 +327,10 @@ def test_a_table_reads_what_it_writes_and_the_bare_list():
         "[1, 2]",
         '{"no": 1}',
         "{}",
+        100_000 * "[",
+        f"[[1{400 * '0'}]]",
     ],
+    ids=lambda text: text[:20],
 )
 def test_a_broken_table_is_refused_in_words(text):
     with pytest.raises(ValueError, match="'t.json' is not a head table"):
