@@ -4,7 +4,15 @@ from comfy_api.latest import io
 
 from ..host.files.pose_files import pose_file_version, pose_files, read_poses
 from ..host.model.camera import Lens, camera_control, pixel_frames
-from ..host.model.camera_keys import MOVE, PATHS, TURN, keys_by_frame, read_keys, walk_poses
+from ..host.model.camera_keys import (
+    MOVE,
+    PATHS,
+    TURN,
+    beginning,
+    keys_by_frame,
+    read_keys,
+    walk_poses,
+)
 from ..host.model.tensors import video_samples_of
 from ..host.show.camera_picture import picture_of_path
 from ..host.show.plots import save_preview
@@ -13,6 +21,7 @@ from .sockets import CATEGORY, ControlSocket
 
 LENS = Lens()
 KEYS, POSES, NO_FILE = "keys", "poses file", "none"
+TEXT_SHOWN = 200  # characters of a walk that the node repeats
 
 
 def check_walk(path: str, keys: str):
@@ -167,7 +176,8 @@ class WorldCamera(io.ComfyNode):
             walk = walk_poses(keys_by_frame(read_keys(words), moves), move, turn)
         control = camera_control(walk, scale, Lens(fx, fy, cx, cy))
         picture = picture_of_path(control.poses, f"{path}, {frames} latent frames")
-        text = f"{frames} latent frames of {' '.join(words.split())}; scale {control.scale:g}."
+        shown = beginning(" ".join(words.split()), TEXT_SHOWN)
+        text = f"{frames} latent frames of {shown}; scale {control.scale:g}."
         return io.NodeOutput(
             control,
             control.scale,

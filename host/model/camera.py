@@ -15,6 +15,7 @@ from .world_control import WorldControl
 
 PIXEL_FRAMES = 4  # for each latent frame after the first
 STILL = 1e-9  # a translation below it is none
+LARGEST = 100.0  # translation that a model is told; it was trained with at most 1
 
 
 class Lens(NamedTuple):
@@ -42,14 +43,21 @@ def camera_control(poses: Tensor, scale: float, lens: Lens) -> WorldControl:
 
     Each latent frame is told how the camera came to it from the one before, its translation as a
     share of `scale`; 0: of the largest one of this path. So a path as such has no speed, and a
-    longer or another path has that of this one only at the same scale.
+    longer or another path has that of this one only at the same scale. ValueError where that is no
+    scale for this path.
     """
     poses = poses.double()[::PIXEL_FRAMES]
     steps = torch.eye(4, dtype=torch.float64).repeat(len(poses), 1, 1)
     steps[1:] = torch.linalg.inv(poses[:-1]) @ poses[1:]
+    largest = float(steps[:, :3, 3].norm(dim=1).max())
     if not scale:
-        largest = float(steps[:, :3, 3].norm(dim=1).max())
         scale = float(f"{largest:.6g}") if largest > STILL else 1.0
+    if not largest <= LARGEST * scale:
+        raise ValueError(
+            f"This path moves by {largest:g} from one latent frame to the next, and scale is "
+            f"{scale:g}: the model was trained with moves of at most the scale. Set scale to "
+            f"about {largest:g}, or to 0, which takes that."
+        )
     steps[:, :3, 3] /= scale
     lens_of_frames = torch.tensor(lens.shares(), dtype=torch.float64).expand(len(poses), 4)
     values = torch.cat([steps[:, :3].flatten(1), lens_of_frames], 1)

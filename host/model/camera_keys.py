@@ -33,7 +33,7 @@ def read_keys(text: str, allowed: str = KEYS) -> list[Held]:
     walk = []
     for part in filter(None, parts):
         keys, dash, count = part.rpartition("-")
-        shown = part if len(part) <= SHOWN else f"{part[:SHOWN]}..."
+        shown = beginning(part)
         is_count = count.isdecimal() and len(count) <= DIGITS and int(count) > 0
         if not (dash and keys and is_count):
             raise ValueError(
@@ -52,6 +52,11 @@ def read_keys(text: str, allowed: str = KEYS) -> list[Held]:
             "The keys are empty. Write a walk, such as w-16,wj-8; none-8 stands still."
         )
     return walk
+
+
+def beginning(text: str, most: int = SHOWN) -> str:
+    """A text, or the beginning of a long one."""
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def keys_by_frame(walk: list[Held], frames: int) -> list[frozenset[str]]:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 def samples_of(latent: dict, name: str = "latent") -> Tensor:
     """The tensor of a LATENT; ValueError, in a sentence, where it holds none."""
-    if "samples" not in latent:
-        got = ", ".join(map(str, latent)) or "nothing"
+    if not latent or latent.get("samples") is None:
+        got = ", ".join(map(str, latent or {})) or "nothing"
         raise ValueError(
             f"The {name} has no 'samples' (it holds {got}). Connect the output of a latent node, "
             "such as EmptyARVideoLatent or VAE Encode."
@@ -24,6 +24,10 @@ def video_samples_of(latent: dict) -> Tensor:
         raise ValueError(
             f"The latent is that of an image, of shape {list(samples.shape)}, and this node needs "
             "a video latent [B, C, T, H, W]. Use EmptyARVideoLatent or WanImageToVideo's."
+        )
+    if 0 in samples.shape:
+        raise ValueError(
+            f"The latent is empty, of shape {list(samples.shape)}. Use one of at least one frame."
         )
     return samples
 

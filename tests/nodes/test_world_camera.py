@@ -59,6 +59,26 @@ def test_poses_of_a_file_are_those_of_the_keys_that_made_them(folders):
     assert WorldCamera.fingerprint_inputs(path="poses file", poses="poses.npy") != before
 
 
+def walked(step):
+    """A straight walk of so much in each pixel frame."""
+    poses = numpy.tile(numpy.eye(4), (17, 1, 1))
+    poses[:, 2, 3] = step * numpy.arange(17)
+    return poses
+
+
+def header(shape) -> bytes:
+    """A file of numpy's whose header says a shape, with 17 poses behind it."""
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(17 * 128)
+
+
+def test_of_a_long_file_the_takes_part_alone_is_read(folders):
+    """A minute of poses behind the take's 17, of which the last is none."""
+    poses = numpy.concatenate([walked(1), numpy.full((1500, 4, 4), numpy.nan)])
+    numpy.save(folders / "poses.npy", poses)
+    assert made(path="poses file", poses="poses.npy").args[1] == 4.0
+
+
 @pytest.mark.parametrize(
     "content, match",
     [
@@ -70,8 +90,18 @@ def test_poses_of_a_file_are_those_of_the_keys_that_made_them(folders):
         (numpy.array([{"a": 1}], dtype=object), "cannot be read as poses"),
         (b"not an array", "cannot be read as poses"),
         (None, "cannot be read as poses"),
+        (numpy.tile(numpy.eye(4), (0, 1, 1)), "holds no poses"),
+        (numpy.tile(numpy.eye(4), (17, 1, 1)).astype(str), "it is no array of real numbers"),
+        (numpy.tile(numpy.eye(4), (17, 1, 1)) + 0j, "it is no array of real numbers"),
+        (walked(1e300), "puts the camera 1.6e\\+301 from the origin"),
+        (b"", "cannot be read as poses"),
+        (header("(1000000000000, 4, 4)"), "cannot be read as poses"),
+        (header("(9" + 30 * "0" + ", 4, 4)"), "cannot be read as poses"),
+        (header("(17,"), "cannot be read as poses"),
+        (header(5000 * "("), "cannot be read as poses"),
     ],
-    ids=["one pose", "short", "scaled", "mirrored", "NaN", "objects", "text", "gone"],
+    ids=["one pose", "short", "scaled", "mirrored", "NaN", "objects", "text", "gone", "empty"]
+    + ["words", "complex", "far", "no bytes", "huge", "overflow", "open", "deep"],
 )
 def test_another_file_is_refused(content, match, folders):
     if isinstance(content, bytes):
@@ -83,8 +113,10 @@ def test_another_file_is_refused(content, match, folders):
 
 
 def test_a_file_outside_the_input_folder_is_refused():
-    with pytest.raises(ValueError, match="is no .npy file of the input folder"):
+    with pytest.raises(ValueError, match="^'../poses.npy' is no .npy file of the input folder"):
         made(path="poses file", poses="../poses.npy")
+    for name in ("../poses.npy", "gone.npy"):
+        assert WorldCamera.fingerprint_inputs(path="poses file", poses=name) == ""
     with pytest.raises(ValueError, match="no file is chosen"):
         made(path="poses file")
 
@@ -92,6 +124,26 @@ def test_a_file_outside_the_input_folder_is_refused():
 def test_an_image_latent_has_no_path():
     with pytest.raises(ValueError, match="needs a video latent"):
         WorldCamera.execute({"samples": torch.zeros(1, 16, 8, 10)}, **INPUTS)
+    with pytest.raises(ValueError, match="The latent is empty"):
+        WorldCamera.execute({"samples": torch.zeros(1, 16, 0, 8, 10)}, **INPUTS)
+    for latent in (None, {"samples": None}):
+        with pytest.raises(ValueError, match="has no 'samples'"):
+            WorldCamera.execute(latent, **INPUTS)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(scale=1e-6), dict(scale=float("nan")), dict(scale=-1.0), dict(move=1e300)]
+)
+def test_a_scale_far_below_the_paths_moves_is_refused(change):
+    """The model knows moves of up to the scale; a hundred times that is a step of another path."""
+    assert made(scale=0.01).args[0].values.max() == pytest.approx(20, abs=1e-2)
+    with pytest.raises(ValueError, match=r"moves by .* and scale is .* Set scale to about"):
+        made(**{"scale": 0.2, **change})
+
+
+def test_the_node_repeats_the_beginning_of_a_long_walk():
+    (text,) = made(keys="w-1," * 3000).ui["text"]
+    assert text.startswith("5 latent frames of w-1,w-1") and len(text) < 300
 
 
 def test_the_demo_world_reads_the_same_keys():
