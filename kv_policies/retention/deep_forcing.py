@@ -20,8 +20,8 @@ from .retention import Retention, RetentionRun
 
 @dataclass(frozen=True)
 class DeepForcing(Retention):
-    """When a chunk would make more than `window_frames` latent frames of the cache, it is cut to
-    the tokens of `budget_frames`: a shot's first `sink_frames`, the last `recent_frames`, the
+    """When a chunk would make more than `window_frames` latent frames of the cache, it is trimmed
+    to the tokens of `budget_frames`: a shot's first `sink_frames`, the last `recent_frames`, the
     chunk's own included, and of the tokens between those that score highest.
 
     A token's score in a layer is the sum of q . k over all heads and over the queries of
@@ -29,7 +29,7 @@ class DeepForcing(Retention):
     chooses, which is the chunk's first, and the last ones before. Tokens that were chosen
     `reuse_limit` times already come after all others; 0: there is no limit.
 
-    At each cut the sink is turned as by `DeepSink`, to begin `budget_frames` before the chunk. The
+    Each time the sink is turned as by `DeepSink`, to begin `budget_frames` before the chunk. The
     chosen tokens keep their places in time.
     """
 
@@ -50,8 +50,8 @@ class DeepForcing(Retention):
             raise ValueError(
                 f"budget_frames is {self.budget_frames}. It holds the sink ({self.sink_frames}) "
                 f"and the recent frames ({self.recent_frames}), and the window "
-                f"({self.window_frames}) is cut to it: use budget_frames of at least {whole}, and "
-                "at most window_frames."
+                f"({self.window_frames}) is trimmed to it: use budget_frames of at least {whole}, "
+                "and at most window_frames."
             )
 
     def check(self, geometry: Geometry, take: Take):

@@ -30,16 +30,16 @@ class PolicyDeepForcing(io.ComfyNode):
                     default=DeepForcing.window_frames,
                     min=1,
                     max=4096,
-                    tooltip="Most latent frames in the cache. A chunk that would make it more cuts "
-                    "it to budget_frames. 21 in the paper.",
+                    tooltip="Most latent frames in the cache. A chunk that would make it more "
+                    "trims it to budget_frames. 21 in the paper.",
                 ),
                 io.Int.Input(
                     "budget_frames",
                     default=DeepForcing.budget_frames,
                     min=1,
                     max=4096,
-                    tooltip="Latent frames' worth of tokens after a cut: sink, chosen tokens and "
-                    "recent frames. 16 in the paper.",
+                    tooltip="Latent frames' worth of tokens that are left then: sink, chosen "
+                    "tokens and recent frames. 16 in the paper.",
                 ),
                 io.Int.Input(
                     "sink_frames",
@@ -53,7 +53,7 @@ class PolicyDeepForcing(io.ComfyNode):
                     default=DeepForcing.recent_frames,
                     min=1,
                     max=1024,
-                    tooltip="Latest latent frames that a cut leaves whole, the chunk in work "
+                    tooltip="Latest latent frames that stay whole then, the chunk in work "
                     "included; and frames of queries that choose. 4 in the paper.",
                 ),
                 io.Int.Input(
