@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from keepsake.kv_policies import (
+    SWITCHES,
     DeCoPrune,
     DeepForcing,
     DeepSink,
@@ -26,6 +27,7 @@ from keepsake.kv_policies import (
     MonarchRT,
     RollingForcing,
     RollingSink,
+    SinkWindow,
     TempDiff,
 )
 from keepsake.kv_policies.schedule.context_recompute import ContextRecompute
@@ -44,6 +46,13 @@ ROWS = {  # of the field's table
     "TempDiff": "temp diff",
     "MonarchRT": "monarch rt",
     "TaylorSeer": "taylorseer",
+    "SinkWindow": "sink window",
+    "DeCoPrune": "decoprune",
+    "DirectedForcing": "directed",
+    "FlashForward": "flash forward",
+    "Hierarchical": "hiar",
+    "RollingForcing": "rolling",
+    "ContextRecompute": "krea",
 }
 GEOMETRY = Geometry(
     layers=30, heads=12, head_dim=128, grid=(30, 52), chunk_frames=3, temporal_channels=44
@@ -59,7 +68,14 @@ RETENTIONS = [
     MemRope(),
     EmaSink(),
     TempDiff(),
+    SinkWindow(),
+    DeCoPrune(),
 ]
+MOVING = {  # policies that turn the same keys again and again with these numbers
+    TempDiff: TempDiff(reindex="periodic"),
+    DeCoPrune: DeCoPrune(reindex="periodic"),
+    SinkWindow: SinkWindow(3, 21, "shifted"),
+}
 OTHERS = {  # by the name that a page has for it
     "Directed Forcing": dict(selection=DirectedForcing()),
     "MonarchRT": dict(selection=MonarchRT()),
@@ -102,7 +118,7 @@ def test_measured_figures_are_those_of_the_field(name):
     recall, own, share, read, speedup, drift, seam = field()[ROWS[name]]
     measured = part_of(name, "Measured")
     assert f"recall {recall.split(' ')[0]}" in measured
-    if share != "1.000":
+    if share != "1.000":  # else all of it, in words
         assert f"{100 * float(share):.1f} % of the bytes that *Full* holds" in measured
     if speedup:
         assert f"{speedup} times as fast" in measured
@@ -117,8 +133,8 @@ def test_a_page_names_what_is_refused(retention):
     assert not is_refused(policy)
     refused = {name for name, slot in OTHERS.items() if is_refused(replace(policy, **slot))}
     named = {name for name in OTHERS if f"*{name}*" in not_with}
-    if isinstance(retention, TempDiff):  # with another re-index than the default one
-        assert is_refused(KVPolicy(TempDiff(reindex="periodic"), storage=KVStorage("int8")))
+    if kind := MOVING.get(type(retention)):  # with other numbers than the default ones
+        assert is_refused(KVPolicy(kind, storage=KVStorage("int8", sink_frames=0)))
         refused.add("KV Storage")
     assert named == refused
 
@@ -138,3 +154,26 @@ def test_directed_forcing_and_monarch_name_the_retentions_that_they_refuse():
         not_with = part_of(page, "Not with")
         refused = {name for name, kept in names.items() if is_refused(KVPolicy(kept, selection))}
         assert refused == {name for name in names if f"*{name}*" in not_with}
+
+
+@pytest.mark.parametrize(
+    "page, schedule",
+    [
+        ("FlashForward", FlashForward()),
+        ("Hierarchical", Hierarchical()),
+        ("RollingForcing", RollingForcing()),
+        ("ContextRecompute", ContextRecompute()),
+    ],
+)
+def test_a_schedule_names_what_it_refuses(page, schedule):
+    not_with = part_of(page, "Not with")
+    slots = {name: slot for name, slot in OTHERS.items() if "schedule" not in slot}
+    slots |= {
+        "Sink + Window": dict(retention=SinkWindow()),
+        "DeCoPrune": dict(retention=DeCoPrune()),
+    }
+    policy = KVPolicy(schedule=schedule)
+    refused = {name for name, slot in slots.items() if is_refused(replace(policy, **slot))}
+    assert refused == {name for name in slots if f"*{name}*" in not_with}
+    ways = {way for way in SWITCHES if f"*{way}*" in not_with}
+    assert ways == set(SWITCHES) - set(schedule.switches)
