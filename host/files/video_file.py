@@ -18,15 +18,17 @@ TICKS = 1000  # of the file's clock, for a picture at a frame rate with denomina
 FORMAT_OPTIONS = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof+skip_trailer+use_metadata_tags"
 }
+# With x264's macroblock tree, small pictures came out as other bytes each time.
+SAME_BYTES = {"crf": "18", "mbtree": "0"}
 CODEC_OPTIONS = {
-    "crf": "18",
+    **SAME_BYTES,
     "preset": "veryfast",
     "bf": "0",  # no frame refers to a later one
     "g": "1000000",  # one key frame, and so one fragment, for each call
     "sc_threshold": "0",
 }
 # Of a file that does not grow: as CMBench encodes its own (DeCoPrune/CMBench @ 4f933481).
-WHOLE_OPTIONS = {"crf": "18", "preset": "medium"}
+WHOLE_OPTIONS = {**SAME_BYTES, "preset": "medium"}
 BOX_HEADER = 8  # bytes from a box's name to its content: the name, version and flags
 
 

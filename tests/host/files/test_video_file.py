@@ -1,11 +1,12 @@
 """The video that grows: every picture once and at its time, and whole pieces only."""
 
 import os
+from fractions import Fraction
 
 import av
 import pytest
 import torch
-from keepsake.host.files.video_file import append, fragment
+from keepsake.host.files.video_file import append, fragment, movie
 
 from .test_stream import pictures_of
 
@@ -94,3 +95,19 @@ def test_the_same_pictures_are_the_same_bytes_on_any_number_of_cores(tmp_path):
     finally:
         os.sched_setaffinity(0, cores)
     assert (tmp_path / "one.mp4").read_bytes() == (tmp_path / "all.mp4").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "file_of", [lambda x: movie(x, Fraction(16)), lambda x: fragment(x, 0, 16.0)]
+)
+def test_the_same_pictures_are_the_same_bytes(file_of):
+    """x264 made eight files of twelve of these, which are small and move."""
+    picture = torch.rand(6, 40, 3, generator=torch.Generator().manual_seed(1))
+    picture = picture.repeat_interleave(8, 0).repeat_interleave(8, 1)
+    moving = torch.stack([picture[:, 3 * i : 3 * i + 96] for i in range(16)])
+    files = set()
+    for number in range(12):
+        other = torch.full((1000 * number,), 3.0)  # what lies in memory that is freed again
+        del other
+        files.add(file_of(moving))
+    assert len(files) == 1
