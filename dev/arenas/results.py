@@ -72,11 +72,15 @@ class Results:
     def read(self, name: str) -> dict:
         return json.loads(self._record(name).read_text(encoding="utf-8"))
 
+    def amend(self, name: str, record: dict):
+        """Write a take's JSON anew."""
+        self._write(self._record(name), (json.dumps(record, indent=1) + "\n").encode())
+
     def write(self, name: str, pictures: Tensor, fps: float, record: dict):
         """A take's pictures [N, H, W, 3] and what is known of it."""
         data = movie(pictures, Fraction(fps).limit_denominator(1001))
         self._write(self.video(name), data)
-        self._write(self._record(name), (json.dumps(record, indent=1) + "\n").encode())
+        self.amend(name, record)
         self._error(name).unlink(missing_ok=True)
 
     def fail(self, name: str, error: Exception):

@@ -5,6 +5,7 @@ from argparse import Namespace
 
 import pytest
 from arenas import graphs
+from arenas.flags import FLAGS
 from arenas.maker import Maker
 from arenas.node_run import NodeRun
 from keepsake.kv_policies import KVPolicy, KVStorage, SinkWindow
@@ -14,7 +15,7 @@ CHAIN = "sink_window: window_frames=9, sink_frames=3 + kvstorage:dtype=int8"
 
 
 def flags(**changes):
-    values = {name: options["default"] for name, options in graphs.FLAGS.items()}
+    values = {name: options["default"] for name, options in FLAGS.items()}
     return Namespace(**{**values, "checkpoint": "demo", **changes})
 
 

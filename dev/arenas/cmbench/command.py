@@ -1,0 +1,145 @@
+"""`dev/bench cmbench` from its flags to its table."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from keepsake.host.model.profiles import PROFILES, rows_named
+
+from ..camera import STILL, camera_words
+from ..graphs import DEMO, Row, rows_of, use_model_folders
+from ..maker import Maker
+from ..node_run import NodeRun
+from ..results import Job, Results, work_through
+from .dry import assumption, dry_row, given_frames, measured_hours
+from .export import export
+from .flags import FLAGS
+from .scores import Folders, score
+from .source import probe
+from .table import table
+from .takes import Contexts, Protocol, take_of
+from .tasks import Task, by_video, read_tasks
+
+AS_RELEASED, AS_CMBENCH = "LingBot-World v2", "LingBot-World v2 (CMBench)"
+Say = Callable[[str], None]
+
+
+def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
+    """The table's rows, and the names of takes that failed. ValueError, in sentences, for what is
+    wrong with flags, data or graph, before any work.
+    """
+    # 1. What is asked for.
+    use_model_folders()
+    data = Path(args.data) if args.data else None
+    if data is None and not args.dry_run:
+        raise ValueError("--data is not given: the folder of CMBench, with metadata.jsonl in it.")
+    tasks = read_tasks(data, args.tasks) if data else []
+    seeds = read_seeds(args.seeds)
+    if args.quick:
+        tasks, seeds = tasks[:2], seeds[:1]
+    protocol = read_protocol(args)
+    folders = Folders(*(Path(name) if name else None for name in (args.dino, args.owl, args.sam)))
+    folders.check()
+    if args.profile == FLAGS["profile"]["default"]:
+        args.profile = own_profile(args.checkpoint, args.profile)
+    nodes = NodeRun()
+    makers = [Maker(row, nodes) for row in rows_of(args)]
+    # 2. Without weights: what it will come to.
+    if args.dry_run:
+        rows = [dry_row(maker, tasks, len(seeds), protocol, args.tflops) for maker in makers]
+        for row, maker in zip(rows, makers):
+            folder = Path(args.out) / maker.row.name
+            row["hours_as_measured"] = measured_hours(folder, tasks, seeds)
+        say(assumption(args.tflops, bool(tasks)))
+        return rows, []
+    # 3. The takes.
+    results = {
+        maker.row.name: Results(Path(args.out) / maker.row.name, settings_of(maker.row, protocol))
+        for maker in makers
+    }
+    failed = work_through(jobs_of(makers, results, tasks, seeds, protocol), say)
+    # 4. What they show, and for whom.
+    there = [
+        (name, task, seed)
+        for name in results
+        for task in tasks
+        for seed in seeds
+        if results[name].has(take_name(task, seed))
+    ]
+    for name, task, seed in there:
+        score(results[name], take_name(task, seed), task, folders)
+    if args.export:
+        for line in export(Path(args.export), tasks, results, seeds):
+            say(line)
+    # 5. The table.
+    records: dict[str, dict[str, list[dict]]] = {name: {} for name in results}
+    for name, task, seed in there:
+        record = results[name].read(take_name(task, seed))
+        records[name].setdefault(task.name, []).append(record)
+    return table(records), [f"{job.results.folder.name}/{job.name}" for job in failed]
+
+
+def take_name(task: Task, seed: int) -> str:
+    return f"seed{seed}/{task.name}"
+
+
+def jobs_of(
+    makers: list[Maker],
+    results: dict[str, Results],
+    tasks: list[Task],
+    seeds: list[int],
+    protocol: Protocol,
+) -> list[Job]:
+    """Video by video, so that each is encoded once for all policies and seeds."""
+    contexts = Contexts()
+    return [
+        Job(
+            results=results[maker.row.name],
+            name=take_name(task, seed),
+            # As many as the model works on, but for the filling of the last chunk.
+            frames=given_frames(probe(task.video), 1) + protocol.frames,
+            make=partial(take_of, maker, task, seed, protocol, contexts),
+        )
+        for task in by_video(tasks)
+        for maker in makers
+        for seed in seeds
+    ]
+
+
+def settings_of(row: Row, protocol: Protocol) -> dict:
+    """What all takes of a folder must have in common."""
+    return {"graph": row.graph, "protocol": protocol._asdict()}
+
+
+def own_profile(checkpoint: str, usual: str) -> str:
+    """CMBench runs LingBot-World v2 by another schedule than its authors' command does."""
+    named = rows_named(checkpoint)
+    is_lingbot = bool(named) and named[0].profile.name == AS_RELEASED
+    return AS_CMBENCH if is_lingbot and AS_CMBENCH in PROFILES else usual
+
+
+def read_seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds is '{text}'. Give different numbers from 0 on, such as 2,3,4.")
+    return seeds
+
+
+def read_protocol(args) -> Protocol:
+    default = (64, 128) if args.checkpoint == DEMO else Protocol().size
+    try:
+        size = tuple(int(side) for side in args.size.split("x")) if args.size else default
+    except ValueError:
+        size = ()
+    if len(size) != 2 or any(side < 16 or side % 16 for side in size):
+        raise ValueError(
+            f"--size is '{args.size}'. Give height x width in pixels, multiples of 16: 480x832."
+        )
+    if args.frames < 1:
+        raise ValueError(f"--frames is {args.frames}. Use at least 1 new latent frame.")
+    camera = args.camera or STILL
+    camera_words(camera, 1, args.frames)
+    return Protocol(args.frames, size, camera)
