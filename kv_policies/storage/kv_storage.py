@@ -52,25 +52,9 @@ class KVStorage(Storage):
     def is_plain(self) -> bool:
         return self.dtype == self.device == "model"
 
-    @property
-    def has_fewer_bits(self) -> bool:
-        return self.dtype != "model"
-
-    def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
+    def check(self, geometry: Geometry):
         if self.dtype == "model":
             return
-        if rewrites:
-            raise ValueError(
-                f"{retention} computes rows of its history from other rows, and {self.dtype} would "
-                "round them anew each time. Use dtype model here, or another retention."
-            )
-        if moving_frames > self.sink_frames:
-            raise ValueError(
-                f"{retention} turns the keys of {moving_frames} latent frames again and again, and "
-                f"{self.dtype} would round them anew each time. Here, use sink_frames of at "
-                f"least {moving_frames} or dtype model; or leave the keys in place, where the "
-                "policy has that choice (sink_rope absolute, reindex auto)."
-            )
         if geometry.head_dim % FORMATS[self.dtype].channels_per_byte:
             raise ValueError(
                 f"A head of this model has {geometry.head_dim} channels, which {self.dtype} "

@@ -14,6 +14,10 @@ from ..take import Geometry
 class Storage:
     """Slot 4: how the kept bytes are held. This one: in the model's dtype on its device."""
 
+    # What rows may be held in, and the first latent frames of a shot that never are.
+    dtype = "model"
+    sink_frames = 0
+
     @property
     def is_plain(self) -> bool:
         """Whether rows lie on the model's device in the model's dtype."""
@@ -22,13 +26,10 @@ class Storage:
     @property
     def has_fewer_bits(self) -> bool:
         """Whether rows may be held in fewer bits than the model's dtype has."""
-        return False
+        return self.dtype != "model"
 
-    def check(self, geometry: Geometry, retention: str, moving_frames: int, rewrites: bool):
-        """Raise ValueError, in a sentence, when tokens of this model cannot be held so under a
-        retention of that name, which turns the keys of `moving_frames` first latent frames again
-        and again, and `rewrites` history rows or not.
-        """
+    def check(self, geometry: Geometry):
+        """Raise ValueError, in a sentence, when tokens of this model cannot be held so."""
 
     def pages(
         self,

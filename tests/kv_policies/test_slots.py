@@ -18,6 +18,7 @@ from keepsake.kv_policies import (
     ReadAll,
     Retention,
     RollingForcing,
+    RollingSink,
     Schedule,
     Selection,
     Storage,
@@ -74,6 +75,12 @@ def test_only_a_history_of_retentions_can_be_held_otherwise(schedule, storage):
     else:
         with pytest.raises(ValueError, match="short caches of its own"):
             policy.check(fake.geometry(3), TAKE)
+
+
+def test_frames_are_not_chosen_where_others_are_replayed_in_their_places():
+    policy = KVPolicy(RollingSink(), DirectedForcing())
+    with pytest.raises(ValueError, match="chooses which latent frames to read, and in RollingSink"):
+        policy.check(fake.geometry(3), TAKE)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
