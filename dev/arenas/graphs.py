@@ -4,6 +4,7 @@ A row is a checkpoint with its profile and one policy. The nodes of its graph ru
 share those that are the same, so a checkpoint is loaded once for all policies.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ LOADERS = {"head_map": "KeepsakeLoadHeadMap", "head_table": "KeepsakeLoadHeadTab
 DEMO = "demo"
 
 WITHOUT_POLICY = "profile"
+LONGEST = 100  # characters of a row's name, which is a folder's
 
 
 class Row(NamedTuple):
@@ -74,7 +76,10 @@ def rows_of(args) -> list[Row]:
 
 def safe(text: str) -> str:
     """A text as the name of a file or folder."""
-    return re.sub(r"[^A-Za-z0-9.=,+-]+", "_", text).strip("._") or "row"
+    name = re.sub(r"[^A-Za-z0-9.=,+-]+", "_", text).strip("._") or "row"
+    if len(name) > LONGEST:
+        name = f"{name[:LONGEST]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return name
 
 
 def graph_of_flags(args) -> dict:

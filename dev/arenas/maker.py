@@ -56,6 +56,18 @@ class Maker:
             self.row.graph, clip_link(self.row.graph, self.row.sampler["positive"])
         )
 
+    def load(self):
+        """Everything, before the first take. ValueError, in a sentence, for a file that is not
+        there.
+        """
+        try:
+            _ = self.policy, self.model, self.clip, self.vae
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"{error} Name a file in ComfyUI's model folders (extra_model_paths.yaml counts), "
+                "or give its path."
+            ) from None
+
     @property
     def kind(self):
         """What kind of world model it is; None for the host's own classes."""

@@ -74,11 +74,7 @@ def model_of(row: Row, maker: Maker, size: tuple[int, int]) -> Model:
     loader = row.graph[row.sampler["model"][0]]
     cells = [side // CELL for side in size]
     if loader["class_type"] == "KeepsakeDemoWorld":
-        profile = maker.profile
-        geometry = read_geometry(maker.model, *cells, profile.chunk_frames)
-        width = geometry.heads * geometry.head_dim
-        shape = Shape(geometry.layers, width, 4 * width)
-        return Model(profile, shape, geometry, compute_dtype(maker.model))
+        return loaded_model(maker, size)
     named = [each for each in CHECKPOINTS if each.profile.name == loader["inputs"].get("profile")]
     named = named or rows_named(str(loader["inputs"].get("model_name", "")))
     if loader["class_type"] != "KeepsakeARVideoModelLoader" or not named:
@@ -97,6 +93,16 @@ def model_of(row: Row, maker: Maker, size: tuple[int, int]) -> Model:
         temporal_channels=HEAD_DIM - 4 * (HEAD_DIM // 6),  # Wan's 44, 42, 42
     )
     return Model(checkpoint.profile, shape, geometry, torch.bfloat16)
+
+
+def loaded_model(maker: Maker, size: tuple[int, int]) -> Model:
+    """Of a row whose weights are there."""
+    profile = maker.profile
+    chunk_frames = maker.row.sampler.get("chunk_frames") or profile.chunk_frames
+    geometry = read_geometry(maker.model, *(side // CELL for side in size), chunk_frames)
+    width = geometry.heads * geometry.head_dim
+    shape = Shape(geometry.layers, width, 4 * width)
+    return Model(profile, shape, geometry, compute_dtype(maker.model))
 
 
 def plan_of(model: Model, policy: KVPolicy, given: int, new: int, steps: int = 0) -> TakePlan:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from keepsake.host.model.profiles import PROFILES, rows_named
 
-from ..camera import STILL, camera_words
+from ..camera import STILL, camera_words, control_of
 from ..graphs import DEMO, Row, rows_of, use_model_folders
 from ..maker import Maker
 from ..node_run import NodeRun
 from ..results import Job, Results, work_through
+from ..sizes import loaded_model, plan_of
 from .dry import assumption, dry_row, given_frames, measured_hours
 from .export import export
 from .flags import FLAGS
@@ -52,7 +53,9 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
             row["hours_as_measured"] = measured_hours(folder, tasks, seeds)
         say(assumption(args.tflops, bool(tasks)))
         return rows, []
-    # 3. The takes.
+    # 3. The takes, once it is known that they can be made.
+    for maker in makers:
+        check(maker, tasks, protocol)
     results = {
         maker.row.name: Results(Path(args.out) / maker.row.name, settings_of(maker.row, protocol))
         for maker in makers
@@ -77,6 +80,18 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
         record = results[name].read(take_name(task, seed))
         records[name].setdefault(task.name, []).append(record)
     return table(records), [f"{job.results.folder.name}/{job.name}" for job in failed]
+
+
+def check(maker: Maker, tasks: list[Task], protocol: Protocol):
+    """Load what makes a row's takes. ValueError, in a sentence, where it can make none of them."""
+    maker.load()
+    model = loaded_model(maker, protocol.size)
+    chunk_frames = model.geometry.chunk_frames
+    given = {given_frames(probe(video), chunk_frames) for video in {task.video for task in tasks}}
+    policy = maker.policy or model.profile.policy()
+    for frames in sorted(given):
+        plan_of(model, policy, frames, protocol.frames, maker.row.sampler.get("steps", 0))
+        control_of(maker, protocol.camera, frames, protocol.frames, protocol.size)
 
 
 def take_name(task: Task, seed: int) -> str:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from arenas.cmbench import command
 from arenas.cmbench.flags import FLAGS
-from arenas.cmbench.scores import DIRECT
+from arenas.cmbench.scores import DIRECT, OWN
 from arenas.cmbench.table import table
 from support.pack import ROOT
 
 from .cmbench_data import TASKS, write_data
-from .tiny_models import dino
+from .tiny_models import dino, owl, sam
 
 WINDOW = "sinkwindow:window_frames=6,sink_frames=3"
 WINDOW_ROW = "sinkwindow_window_frames=6,sink_frames=3"
@@ -47,13 +47,14 @@ def flags(folder, out, **changes) -> Namespace:
 def finished(data, tmp_path_factory):
     """All six tasks under two policies: the folder, the table, and what was said."""
     out, said = tmp_path_factory.mktemp("takes"), []
-    folder = dino(tmp_path_factory.mktemp("dino"))
+    kinds = {"dino": dino, "owl": owl, "sam": sam}
+    folders = {name: str(save(out / "models" / name)) for name, save in kinds.items()}
     rows, failed = command.run(
         flags(
             data,
             out,
             policy=["full", WINDOW],
-            dino=str(folder),
+            **folders,
             export=str(out / "export"),
         ),
         said.append,
@@ -92,7 +93,8 @@ def test_the_table_has_what_was_measured(finished):
     assert (full["tasks"], full["takes"], full["speedup"]) == (6, 6, 1)
     assert window["speedup"] == pytest.approx(window["fps"] / full["fps"])
     assert window["cache_gib"] < full["cache_gib"]
-    assert -1 <= full[DIRECT] <= 1 and full[f"{DIRECT} ci95"] >= 0
+    for measure in (DIRECT, OWN):
+        assert -1 <= full[measure] <= 1 and full[f"{measure} ci95"] >= 0
 
 
 def test_intervals_are_over_tasks():
@@ -216,6 +218,12 @@ def test_the_authors_evaluator_gets_boxes_in_pixels(data, finished):
         (dict(camera="up"), "--camera is 'up': no path"),
         (dict(owl="somewhere"), "--owl and --sam belong together"),
         (dict(dino="/no/folder"), "--dino is /no/folder, which is no folder"),
+        (
+            dict(checkpoint="/no/file.safetensors"),
+            "Model in folder 'diffusion_models' with filename",
+        ),
+        (dict(policy=["headless"]), "--policy names 'headless'"),
+        (dict(policy=["rollingforcing:window_frames=3"]), "window_frames is 3, and the chunks"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_work(data, tmp_path, changes, says):
