@@ -18,6 +18,18 @@ READY = (
 )
 WAIT_MS = 120_000
 
+# Whether a panel lies within the width of its node and below the node's top edge.
+IS_ON_ITS_NODE = """([node, panel]) => {
+  const { canvas, ds } = app.canvas;
+  const page = canvas.getBoundingClientRect();
+  const onPage = (graph, i) => (graph + ds.offset[i]) * ds.scale;
+  const left = page.left + onPage(node.pos[0], 0);
+  const top = page.top + onPage(node.pos[1], 1);
+  const box = panel.getBoundingClientRect();
+  const right = left + node.size[0] * ds.scale;
+  return left - 1 <= box.left && box.right <= right + 1 && top - 1 <= box.top;
+}"""
+
 
 class NoBrowser(Exception):
     """There is no Chromium, or nothing to drive it with."""
@@ -133,7 +145,9 @@ class Page:
             lambda answer: answer.request.method == "POST" and answer.url.endswith("/prompt")
         ) as answer:
             self.tab.get_by_test_id("queue-button").click()
-        return answer.value.json()["prompt_id"]
+        queued = answer.value.json()
+        assert "prompt_id" in queued, queued
+        return queued["prompt_id"]
 
     def result(self, prompt_id):
         """Wait for a run's end; its `ui` output by node class."""
@@ -141,6 +155,8 @@ class Page:
             if run := self.server.ask(f"/history/{prompt_id}").get(prompt_id):
                 break
             self.tab.wait_for_timeout(200)
+        else:
+            raise AssertionError(f"the run has not ended in {WAIT_MS // 1000} seconds")
         assert run["status"]["status_str"] == "success", run["status"]["messages"][-1]
         return {
             run["prompt"][2][node_id]["class_type"]: output
@@ -152,7 +168,7 @@ class Page:
         return f"app.graph.nodes.find(node => node.type === {json.dumps(node_class)})"
 
     def panel(self, node_class, name, text):
-        """Our widget on a node, visible and with a text in it."""
+        """Our widget on a node: visible, in its place and with a text in it."""
         self.tab.wait_for_function(
             f"{self.node(node_class)}?.widgets?.find(widget => widget.name === '{name}')"
             f"?.element.textContent.includes({json.dumps(text)})"
@@ -161,6 +177,8 @@ class Page:
             f"{self.node(node_class)}.widgets.find(widget => widget.name === '{name}').element"
         ).as_element()
         shown.wait_for_element_state("visible")
+        node = self.tab.evaluate_handle(self.node(node_class))
+        self.tab.wait_for_function(IS_ON_ITS_NODE, arg=[node, shown])
         return shown
 
     def picture(self, numbers):

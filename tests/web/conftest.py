@@ -59,6 +59,7 @@ def page(request, browser, server):
     yield page
     server.ask("/interrupt", {})
     server.ask("/queue", {"clear": True})
+    server.ask("/history", {"clear": True})  # whose results the next test's page would show
     server.free()  # so that the next test's nodes run again
     page.close()
     assert not page.faults

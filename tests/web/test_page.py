@@ -1,5 +1,6 @@
 """What an artist sees: the shipped workflows open and run on the page, in both node renderers."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
     outputs = page.result(page.run())
     last = page.server.values(outputs[STATS], "kv_stats_file")["chunks"][-1]
     memory = page.server.values(outputs[MAP], "memory_map_file")
+    map_file = re.compile(outputs[MAP]["memory_map_file"][0]["filename"])
     (dropped,), kept = memory["dropped"], memory["kept_by_frame"]
     assert 0 < kept[3] < 1
     for _ in range(2):  # as it came, and after a reload
@@ -92,6 +94,11 @@ def test_the_quickstart_runs_by_its_button_and_shows_its_result(page):
         page.tab.wait_for_function(f"{DARK_TOKENS} === 0")
         point(page, "lower", 0)
         page.panel(MAP, "memory_map", "latent frame 3not made yet")
+        # A run of nothing new sends the same result again: what was chosen stays.
+        with page.tab.expect_response(map_file):
+            page.run()
+        page.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        page.panel(MAP, "memory_map", "latent frame 3not made yet")
         assert page.tab.evaluate(saved) == before
         page.reload()
 
@@ -103,6 +110,10 @@ IS_CHANGED = """(() => {
   (tracker.captureCanvasState ?? tracker.checkState).call(tracker);
   return activeWorkflow.isModified;
 })()"""
+# Half a second of an idle page, longer on a busy one.
+THIRTY_PICTURES = """async () => {
+  for (let i = 0; i < 30; i++) await new Promise(requestAnimationFrame);
+}"""
 
 
 @pytest.mark.newest_page
@@ -111,7 +122,7 @@ def test_a_run_does_not_mark_the_workflow_as_changed(page):
     as it is opened: it gives a note another height.)
     """
     page.open("quickstart", latent_frames=6)
-    page.tab.wait_for_timeout(500)  # the height of a note is set late
+    page.tab.evaluate(THIRTY_PICTURES)  # the height of a note is set late
     before = page.tab.evaluate(IS_CHANGED)
     outputs = page.result(page.run())
     page.panel(STATS, "report", outputs[STATS]["text"][0][:20])
@@ -120,7 +131,7 @@ def test_a_run_does_not_mark_the_workflow_as_changed(page):
 
 
 def test_a_reload_and_a_removed_node_in_mid_run(page):
-    page.open("quickstart", latent_frames=200)
+    page.open("quickstart", latent_frames=255)  # more than are made while a busy page reloads
     page.run()
     page.panel(SAMPLER, "chart", "MiB")
     page.panel(STATS, "chart", "MiB")

@@ -267,6 +267,8 @@ onResult((name) => name === "KeepsakeKVMemoryMap", async (node, { memory_map_fil
   const map = files && (await valuesOf(node, files[0]));
   if (!map) return;
   const box = panel(node, "memory_map", HEIGHT, STYLE, "keepsake-plots");
+  if (box.file === files[0].filename) return; // sent again, of a node that did not run again
+  box.file = files[0].filename;
   build(box, map);
   draw(box);
   box.onpointermove = (event) => choose(box, event);

@@ -76,6 +76,9 @@ export function panel(node, name, height, style, classes = "") {
   node.widgets.sort((a, b) => ORDER.indexOf(a.name) - ORDER.indexOf(b.name));
   const [width, needed] = node.computeSize();
   node.setSize([Math.max(node.size[0], width), Math.max(node.size[1], needed)]);
+  // The canvas renderer puts a DOM widget in its place when it draws, and until then it lies over
+  // the page. Nothing else asks it to draw when a result comes after a reload.
+  app.canvas.setDirty(true, true);
   return box;
 }
 
