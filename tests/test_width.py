@@ -9,6 +9,7 @@ COLUMNS = {
     "README.md": 120,
     "CHANGELOG.md": 120,
     "dev/FIGURES.md": 120,
+    "dev/ARENAS.md": 120,
     **{str(path.relative_to(ROOT)): 100 for path in sorted((ROOT / "web/js").glob("*.js"))},
 }
 

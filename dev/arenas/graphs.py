@@ -18,6 +18,7 @@ from .node_run import class_of, defaults_of, inputs_of, is_link, own_classes
 SAMPLER = "KeepsakeARVideoSampler"
 LOADERS = {"head_map": "KeepsakeLoadHeadMap", "head_table": "KeepsakeLoadHeadTable"}
 DEMO = "demo"
+OUR_LINKS = {"latent"}  # of the sampler's, what each take brings
 
 WITHOUT_POLICY = "profile"
 LONGEST = 100  # characters of a row's name, which is a folder's
@@ -116,7 +117,14 @@ def node(name: str, **values) -> dict:
         is_file = key in ("model_name", "clip_name", "vae_name", "lora_name")
         if isinstance(kind, list) and not is_file and value not in kind:
             raise ValueError(f"{key} is '{value}'. Use one of: {', '.join(map(str, kind))}.")
-    return {"class_type": name, "inputs": {**defaults_of(name), **values}}
+    inputs = {**defaults_of(name), **values}
+    required = class_of(name).INPUT_TYPES().get("required", {})
+    if missing := sorted(required.keys() - inputs.keys() - OUR_LINKS):
+        raise ValueError(
+            f"{name} needs {' and '.join(missing)}. In a chain, a head map or table is given by "
+            "its name (head_map=...), and a kv_policy by a node before it; else use a workflow."
+        )
+    return {"class_type": name, "inputs": inputs}
 
 
 def file_name(folder: str, name: str) -> str:

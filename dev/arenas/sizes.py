@@ -1,8 +1,8 @@
 """Work and bytes of a take before there are weights: from the numbers of a checkpoint's profile.
 
 Work is counted in floating-point operations of matrix products, forward by forward, over a dry run
-of the loop that makes the take. Hours come of it by a speed that somebody names, and no speed of a
-device is claimed here.
+of the loop that makes the take; that a selection reads less than is kept is left out. Hours come of
+it by a speed that somebody names, and no speed of a device is claimed here.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from keepsake.host.model.compute_dtype import compute_dtype
 from keepsake.host.model.flow import ShiftedFlow
 from keepsake.host.model.profiles import CHECKPOINTS, ARProfile, rows_named
 from keepsake.host.take.plan import EXPECTED_SHARE
-from keepsake.kv_policies import Forward, Geometry, KVPolicy, Take
+from keepsake.kv_policies import MODULES, Forward, Geometry, KVPolicy, Take
 from keepsake.rollout.chunk_row import ChunkRow
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.dry_run import FORGOTTEN, KEPT, DryRun
@@ -175,7 +175,7 @@ def operations_of(geometry: Geometry, shape: Shape, row: ChunkRow, spans: list[i
 
 
 class CountedRun(DryRun):
-    """A dry run that counts its forwards."""
+    """A dry run that counts its forwards, but for those whose modules are forecast."""
 
     def __init__(self, plan: TakePlan, share: float):
         super().__init__(plan, share)
@@ -189,5 +189,7 @@ class CountedRun(DryRun):
             yield chunk
 
     def _forward(self, forward: Forward, x, sigma):
-        self._spans.append(len(forward.span))
+        streams = range(self.plan.streams)
+        if not (forward.features and self.session.can_forecast(forward, streams, MODULES)):
+            self._spans.append(len(forward.span))
         return super()._forward(forward, x, sigma)

@@ -122,7 +122,8 @@ def assumption(tflops: float, known: bool) -> str:
     data = "" if known else f" Contexts: {VIDEOS} of a minute, {TASKS} tasks, as the paper says."
     return (
         f"hours are computed and not measured: the counted products at {tflops:g} TFLOP/s on "
-        "average (--tflops), nothing waiting for memory. cache and weights: in bfloat16; a "
-        f"forward's activations come on top.{data} Where what stays depends on the picture, "
-        "prune_ratio and cache_gib are for a share of 15 %, beside the least and the most."
+        "average (--tflops), nothing waiting for memory (dev/ARENAS.md has measured ones beside "
+        "it). cache and weights: in bfloat16; a forward's activations come on top."
+        f"{data} Where what stays depends on the picture, prune_ratio and cache_gib are for a "
+        "share of 15 %, beside the least and the most."
     )

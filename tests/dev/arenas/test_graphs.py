@@ -52,6 +52,8 @@ def test_a_chain_takes_the_place_of_the_workflows_policy():
         (dict(policy=["sinkwindw"]), "--policy names 'sinkwindw'. Use one of: profile, "),
         (dict(policy=["sinkwindow:window=3"]), "'window=3' is no setting of KV Policy: Sink"),
         (dict(policy=["kvstorage:dtype=int3"]), "dtype is 'int3'. Use one of: "),
+        (dict(policy=["pruningcontrol"]), "KeepsakePruningControl needs kv_policy. In a chain"),
+        (dict(policy=["forcingkv"]), "KeepsakePolicyForcingKV needs head_map. In a chain"),
         (dict(policy=["full", "full"]), "--policy names full twice"),
         (dict(workflow="/no/such.json"), "--workflow is /no/such.json, which cannot be read"),
         (
