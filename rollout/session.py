@@ -178,7 +178,7 @@ class Session:
         stream.forwards[forward.cache] += layer == 0
         if _writes(forward, is_extra):
             stream.count_layer(forward.cache, layer)
-        views = [view for view in stream.views(forward) if view.heads(layer)]
+        views = stream.views(forward, layer)
         if len(views) == 1:  # all heads together: no gather, no scatter
             return self._attend_in(forward, stream, layer, q, k, v, views[0], attention, is_extra)
         out = torch.empty_like(q)

@@ -72,12 +72,15 @@ class Stream:
 
     # -- what a forward reads
 
-    def views(self, forward: Forward) -> list[View]:
-        """What a forward can read, for each bank of its cache."""
-        others = tuple(
+    def views(self, forward: Forward, layer: int | None = None) -> list[View]:
+        """What a forward can read, for each bank of its cache; of those that have heads in a layer,
+        where one is given.
+        """
+        others = forward.reads and tuple(
             self._other_rows(forward, read.cache, read.first, read.last) for read in forward.reads
         )
-        return [View(bank, others) for bank in self.caches[forward.cache].banks]
+        banks = self.caches[forward.cache].banks
+        return [View(bank, others) for bank in banks if layer is None or bank.heads[layer]]
 
     def _other_rows(self, forward: Forward, name: str, first: int, last: int) -> OtherRows:
         """History that a forward reads in another cache, which has one bank."""

@@ -121,12 +121,12 @@ class View:
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of all rows, `[1, S, H, D]` each."""
+        if self.own is None and not self.others:
+            return self.bank.read(layer)
         parts = [part.read(layer) for part in self.others]
         if self.own is None:
             parts.append(self.bank.read(layer))
         else:
             parts += [self.bank.read(layer, slice(0, self.bank.committed)), self.own]
-        if len(parts) == 1:
-            return parts[0]
         k, v = (torch.cat(side, 1) for side in zip(*parts))
         return k, v
