@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import folder_paths
+from support.pack import load_file
 
 from .node_run import class_of, defaults_of, inputs_of, is_link, own_classes
 
@@ -39,11 +40,12 @@ class Row(NamedTuple):
 
 def use_model_folders():
     """As ComfyUI's own start: the folders that extra_model_paths.yaml names."""
-    from utils.extra_config import load_extra_path_config
-
-    named = Path(os.environ["COMFYUI_PATH"], "extra_model_paths.yaml")
+    host = Path(os.environ["COMFYUI_PATH"])
+    named = host / "extra_model_paths.yaml"
     if named.is_file():
-        load_extra_path_config(str(named))
+        # By its file: older hosts put a folder with another `utils` in front of theirs.
+        config = load_file("keepsake_extra_config", host / "utils/extra_config.py")
+        config.load_extra_path_config(str(named))
 
 
 def rows_of(args) -> list[Row]:

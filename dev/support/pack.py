@@ -33,7 +33,7 @@ def use_host(*host_arguments: str) -> str | None:
 
 def load_pack():
     """Import the checkout as the package `keepsake`."""
-    return _load("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+    return load_file("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
 
 
 def nodes() -> list[type]:
@@ -43,10 +43,11 @@ def nodes() -> list[type]:
 
 def load_server():
     """Import dev/server.py under a name that does not hide the host's `server` module."""
-    return _load("keepsake_dev_server", ROOT / "dev/server.py")
+    return load_file("keepsake_dev_server", ROOT / "dev/server.py")
 
 
-def _load(name, file, **where):
+def load_file(name, file, **where):
+    """Import a file under a name of its own."""
     spec = importlib.util.spec_from_file_location(name, file, **where)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 
+import folder_paths
 import pytest
 from arenas import graphs
 from arenas.flags import FLAGS
@@ -81,3 +82,22 @@ def test_a_workflow_that_makes_no_take_is_refused(graph, says, tmp_path):
     file.write_text(json.dumps(graph))
     with pytest.raises(ValueError, match=says):
         graphs.rows_of(flags(workflow=str(file)))
+
+
+def test_model_folders_are_those_of_comfyuis_own_start(host_path, tmp_path, monkeypatch):
+    """extra_model_paths.yaml of a ComfyUI counts, as when it starts by itself."""
+    here = tmp_path / "ComfyUI"
+    (here / "utils").mkdir(parents=True)
+    file = "utils/extra_config.py"
+    (here / file).write_bytes((host_path / file).read_bytes())
+    models = tmp_path / "disk/unet"
+    (here / "extra_model_paths.yaml").write_text(f"mine:\n    diffusion_models: {models}\n")
+    monkeypatch.setenv("COMFYUI_PATH", str(here))
+    monkeypatch.setattr(folder_paths, "folder_names_and_paths", folder_paths_copy())
+    graphs.use_model_folders()
+    assert str(models) in folder_paths.get_folder_paths("diffusion_models")
+
+
+def folder_paths_copy() -> dict:
+    known = folder_paths.folder_names_and_paths
+    return {name: (list(folders), kinds) for name, (folders, kinds) in known.items()}
