@@ -152,4 +152,5 @@ class Maker:
             pictures = decoder.last() if part is None else decoder(part)
             kept.append(as_bytes(pictures[max(0, first - count) :].cpu()))
             count += len(pictures)
-        return torch.cat(kept)
+        # Of an odd number of latent frames none is left at the end, in no pictures' shape.
+        return torch.cat([pictures for pictures in kept if len(pictures)])

@@ -13,6 +13,7 @@ from arenas.flags import FLAGS
 from arenas.graphs import SAMPLER, rows_of
 from arenas.maker import Maker
 from arenas.node_run import NodeRun
+from keepsake.host.files.video_file import as_bytes
 from keepsake.host.model.profiles import PROFILES
 from safetensors.torch import save_file
 from support.tiny import lingbot_state
@@ -82,3 +83,13 @@ def test_a_take_goes_on_from_its_context(maker):
     assert [(row.given, row.frames) for row in stats.chunks] == [(True, 4), (False, 4)]
     assert stats.steps == 4 and stats.prune_ratio == 0
     assert maker.decode(latents, first=13).shape == (4 * NEW, *SIZE, 3)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 7, 8, 9, 10, 17])
+def test_pictures_are_those_of_all_latents_decoded_at_once(maker, frames):
+    """The stream's parts, pairs and what waits at the end, for odd counts and even ones."""
+    generator = torch.Generator().manual_seed(3)
+    latents = torch.randn(1, 16, frames, *(side // 8 for side in SIZE), generator=generator)
+    whole = as_bytes(maker.vae.decode(latents)[0])
+    for first in {0, len(whole) - 4, len(whole) - 1} & set(range(len(whole))):
+        assert torch.equal(maker.decode(latents, first), whole[first:])
