@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -14,6 +15,7 @@ METADATA = "metadata.jsonl"
 TYPES, TASK_TYPES = ("synthetic", "real"), ("reappear", "revisit")
 CLIPS = 6
 FAULTS_SHOWN = 20
+LONGEST_NAME = 80  # characters; of 3 bytes each, and behind them .error.txt.part
 Box = tuple[float, float, float, float]
 
 
@@ -54,14 +56,15 @@ def read_tasks(data: Path, pattern: str = "*") -> list[Task]:
         )
     tasks, faults = [], []
     names = set()
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(lines_of(file), 1):
         if not line.strip():
             continue
         try:
             task = task_of(line, data)
-            if task.name in names:
+            file_name = task.name.casefold()  # some file systems take no account of case
+            if file_name in names:
                 raise ValueError("its task_id stands in an earlier row as well; give each its own")
-            names.add(task.name)
+            names.add(file_name)
             tasks.append(task)
         except ValueError as error:
             faults.append(f"{METADATA}, line {number}: {error}.")
@@ -80,20 +83,31 @@ def read_tasks(data: Path, pattern: str = "*") -> list[Task]:
     return chosen
 
 
+def lines_of(file: Path) -> list[str]:
+    """ValueError, in a sentence, for a file that is no text."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{file} cannot be read as UTF-8 text ({error}). Download it again, or save it as "
+            "UTF-8."
+        ) from None
+
+
 def task_of(line: str, data: Path) -> Task:
     """A row. ValueError, what is wrong and what is needed."""
     # 1. What the row is of.
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON ({error})") from None
     if not isinstance(row, dict):
         raise ValueError("it is no JSON object, and a row is {...} with a task_id")
     name = row.get("task_id") or row.get("case_id") or ""
     if not isinstance(name, str) or not name or not is_file_name(name):
         raise ValueError(
-            f"its task_id is {name!r}, and a name is needed that can be a file's (letters, digits, "
-            "_ and -)"
+            f"its task_id is {name!r}, and a name is needed that can be a file's (at most "
+            f"{LONGEST_NAME} letters, digits, _ and -)"
         )
     for key, allowed in (("type", TYPES), ("task_type", TASK_TYPES)):
         if row.get(key) not in allowed:
@@ -112,6 +126,8 @@ def task_of(line: str, data: Path) -> Task:
         if not isinstance(row.get(key), str) or not row[key]:
             raise ValueError(f"{name} has no {key}, which must be a text")
     aliases = row.get("target_aliases") or []
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise ValueError(f"{name} has the target_aliases {aliases!r}, and a list of texts is needed")
     # 3. Its video, and where the target stands in it.
     video = video_of(row, data, name)
     references = row.get("references")
@@ -125,13 +141,18 @@ def task_of(line: str, data: Path) -> Task:
         reference_of(reference, f"{name}, reference {number}", source)
         for number, reference in enumerate(references, 1)
     )
+    # 4. All of it can be written again, for the authors' evaluator.
+    try:
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        raise ValueError(f"{name} holds what no JSON file in UTF-8 can ({error})") from None
     return Task(
         name=name,
         type=row["type"],
         task_type=row["task_type"],
         video=video,
         prompt=row["continue_prompt"],
-        labels=(row["target_label"], *map(str, aliases)),
+        labels=(row["target_label"], *aliases),
         references=read,
         row=row,
     )
@@ -141,7 +162,7 @@ probed = cache(probe)  # several tasks have the same video
 
 
 def is_file_name(name: str) -> bool:
-    return not any(character in name for character in '/\\:*?"<>|\0') and name not in (".", "..")
+    return bool(re.fullmatch(r"\w[\w-]*", name)) and len(name) <= LONGEST_NAME
 
 
 def video_of(row: dict, data: Path, name: str) -> Path:
@@ -153,9 +174,13 @@ def video_of(row: dict, data: Path, name: str) -> Path:
             f"{name} has the video {text!r}, and a path inside the data folder is needed, without "
             "'..'"
         )
-    video = (data / inside).resolve()
-    if not video.is_file():
-        raise ValueError(f"{name} has the video {text}, which is not there")
+    try:
+        video = (data / inside).resolve()
+        is_there = video.is_file()
+    except (OSError, ValueError, RuntimeError):  # no path at all, or a link to itself
+        is_there = False
+    if not is_there:
+        raise ValueError(f"{name} has the video {text!r}, which is not there")
     return video
 
 
@@ -164,7 +189,7 @@ def reference_of(reference, where: str, source: Source) -> TaskReference:
         raise ValueError(f"{where}: it is no JSON object")
     box = box_of(reference.get("bbox_xyxy_normalized"), where)
     seconds = number_of(reference.get("timestamp_seconds"))
-    if not (math.isfinite(seconds) and seconds >= 0):
+    if not (math.isfinite(seconds * source.fps) and seconds >= 0):
         raise ValueError(f"{where}: its timestamp_seconds must be a finite number from 0 on")
     frame = reference.get("frame_index")
     if frame is not None and (type(frame) is not int or frame < 0):
@@ -194,7 +219,7 @@ def number_of(value) -> float:
     """NaN for what is none."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 

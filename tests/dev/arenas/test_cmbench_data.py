@@ -48,21 +48,36 @@ BROKEN = [
     (row(1), "its task_id stands in an earlier row"),
     (changed(task_id=""), "its task_id is ''"),
     (changed(task_id="../x"), "its task_id is '../x'"),
+    (changed(task_id="x.error"), "its task_id is 'x.error'"),  # its files would be another's
+    (changed(task_id="a\nb"), "its task_id is 'a\\nb'"),
+    (changed(task_id="x" * 81), "its task_id is 'xxx"),
+    (changed(task_id="SYN_001_reappear_01"), "its task_id stands in an earlier row"),
+    ("[" * 100_000, "it is no JSON ("),
     (changed(type="drawn"), "x has the type 'drawn', not synthetic or real"),
     (changed(task_type="return"), "x has the task_type 'return', not reappear or revisit"),
     (changed(video="videos/../../secret.mp4"), "x has the video 'videos/../../secret.mp4', and a"),
     (changed(video="/videos/a.mp4"), "x has the video '/videos/a.mp4', and a path inside"),
-    (changed(video="videos/real/real_009.mp4"), "x has the video videos/real/real_009.mp4, which"),
+    (changed(video="videos/real/real_009.mp4"), "x has the video 'videos/real/real_009.mp4', which"),
+    (changed(video="videos/" + "a" * 300), "x has the video 'videos/aaa"),
+    (changed(video="videos/\0.mp4"), "x has the video 'videos/\\x00.mp4', which is not there"),
+    (changed(video="loop.mp4"), "x has the video 'loop.mp4', which is not there"),
     (changed(video="metadata.jsonl"), "x: metadata.jsonl cannot be read as a video"),
     (changed(context_clip_prompts=CLIPS[:5]), "x has 5 context_clip_prompts, and 6"),
     (changed(context_clip_prompts=[*CLIPS[:5], {}]), "x has 6 context_clip_prompts, and 6 with a"),
     (changed(continue_prompt=""), "x has no continue_prompt"),
     (changed(target_label=None), "x has no target_label"),
+    (changed(target_aliases="building"), "x has the target_aliases 'building', and a list"),
+    (changed(target_aliases=[5]), "x has the target_aliases [5], and a list"),
+    (changed(scene="\ud800"), "x holds what no JSON file in UTF-8 can ("),
+    (changed(score=float("nan")), "x holds what no JSON file in UTF-8 can ("),
     (changed(references=[]), "x has no references"),
     (reference(bbox_xyxy_normalized=[0.5, 0, 0.5, 1]), "x, reference 1: its bbox_xyxy_normalized"),
     (reference(bbox_xyxy_normalized=[0, 0, 1.1, 1]), "x, reference 1: its bbox_xyxy_normalized"),
     (reference(bbox_xyxy_normalized=[0, 0, 1]), "x, reference 1: its bbox_xyxy_normalized"),
     (reference(bbox_xyxy_normalized=[0, 0, float("nan"), 1]), "x, reference 1: its bbox_xyxy_n"),
+    (reference(bbox_xyxy_normalized=[0, 0, 10**400, 1]), "x, reference 1: its bbox_xyxy_n"),
+    (reference(timestamp_seconds=10**400), "x, reference 1: its timestamp_seconds"),
+    (reference(timestamp_seconds=1e308), "x, reference 1: its timestamp_seconds"),
     (reference(timestamp_seconds=-1), "x, reference 1: its timestamp_seconds"),
     (reference(timestamp_seconds=None), "x, reference 1: its timestamp_seconds"),
     (reference(frame_index=1.5), "x, reference 1: its frame_index is 1.5"),
@@ -74,6 +89,7 @@ BROKEN = [
 def test_every_wrong_row_is_told_of_in_a_sentence(data, monkeypatch):
     monkeypatch.setattr("arenas.cmbench.tasks.FAULTS_SHOWN", 99)
     before = (data / "metadata.jsonl").read_text(encoding="utf-8")
+    (data / "loop.mp4").symlink_to("loop.mp4")
     write_rows(data, [row(0), row(1), *(each for each, _ in BROKEN)])
     try:
         with pytest.raises(ValueError) as refused:
@@ -91,6 +107,9 @@ def test_a_folder_without_rows_is_refused(tmp_path):
         read_tasks(tmp_path)
     write_rows(tmp_path, [""])
     with pytest.raises(ValueError, match="is empty"):
+        read_tasks(tmp_path)
+    (tmp_path / "metadata.jsonl").write_bytes("ü".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"metadata\.jsonl cannot be read as UTF-8 text"):
         read_tasks(tmp_path)
 
 
