@@ -37,6 +37,10 @@ def versions() -> dict[str, str]:
     }
 
 
+class Unwritable(ValueError):
+    """Nothing can be written where the takes go, so none after this one could be kept."""
+
+
 class Results:
     """The takes of one row. A take is there once its JSON is, which is written last."""
 
@@ -89,10 +93,16 @@ class Results:
 
     def _write(self, path: Path, data: bytes):
         """The whole file or none."""
-        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
-        part.write_bytes(data)
-        os.replace(part, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+            os.replace(part, path)
+        except OSError as error:
+            raise Unwritable(
+                f"{path} cannot be written ({error.strerror}). Make room there or name another "
+                "folder; the takes that are there stay, and the same command goes on."
+            ) from None
 
 
 class Job(NamedTuple):
@@ -105,7 +115,9 @@ class Job(NamedTuple):
 
 
 def work_through(jobs: Sequence[Job], say: Callable[[str], None] = print) -> list[Job]:
-    """Make the takes that are not there; those that failed are returned, and the others go on."""
+    """Make the takes that are not there; those that failed are returned, and the others go on.
+    Unwritable where takes cannot be kept.
+    """
     missing = [job for job in jobs if not job.results.has(job.name)]
     if len(missing) < len(jobs):
         say(f"{len(jobs) - len(missing)} of {len(jobs)} takes are there already.")
@@ -116,10 +128,12 @@ def work_through(jobs: Sequence[Job], say: Callable[[str], None] = print) -> lis
             pictures, fps, record = job.make()
             job.results.write(job.name, pictures, fps, record)
             outcome = ""
+        except Unwritable:
+            raise
         except Exception as error:  # the next take may be another matter
             job.results.fail(job.name, error)
             failed.append(job)
-            outcome = f" FAILED ({type(error).__name__}: {str(error).splitlines()[:1]})"
+            outcome = f" FAILED ({first_line(error)})"
             comfy.model_management.soft_empty_cache()
         seconds = time.perf_counter() - began
         if not outcome:
@@ -154,8 +168,19 @@ class Pace:
         rows = {row: statistics.median(paces) for row, paces in self.by_row.items()}
         seconds = sum(job.frames * rows.get(job.results.folder, usual) for job in left)
         others = {job.results.folder for job in left} - rows.keys()
-        guess = f", {len(others)} rows of it by the pace of the others" if others else ""
-        return f"{len(left)} left, about {duration(seconds)} by {len(every)} takes{guess}"
+        guess = f", {counted(len(others), 'row')} of it by the pace of the others" if others else ""
+        return (
+            f"{len(left)} left, about {duration(seconds)} by {counted(len(every), 'take')}{guess}"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, in the line of its take."""
+    return next(iter(f"{type(error).__name__}: {error}".splitlines()))
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: float) -> str:

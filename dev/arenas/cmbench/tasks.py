@@ -127,7 +127,7 @@ def task_of(line: str, data: Path) -> Task:
             raise ValueError(f"{name} has no {key}, which must be a text")
     aliases = row.get("target_aliases") or []
     if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
-        raise ValueError(f"{name} has the target_aliases {aliases!r}, and a list of texts is needed")
+        raise ValueError(f"{name} has the target_aliases {aliases!r}, not a list of texts")
     # 3. Its video, and where the target stands in it.
     video = video_of(row, data, name)
     references = row.get("references")

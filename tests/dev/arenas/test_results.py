@@ -32,6 +32,7 @@ def test_takes_are_made_once_and_a_broken_one_stops_no_other(tmp_path):
         "seed2/b",
         "seed2/c",
     ]
+    assert "row/seed2/b: " in said[1] and " FAILED (RuntimeError: a cat on the keys);" in said[1]
     assert "a cat on the keys" in (tmp_path / "row/seed2/b.error.txt").read_text()
     files = {
         file: file.read_bytes() for file in tmp_path.rglob("*.*") if "b.error" not in file.name
@@ -66,8 +67,28 @@ def test_time_left_is_reckoned_by_the_takes_of_this_run(tmp_path):
     pace = results.Pace()
     assert pace.words(jobs) == "3 left, no take yet to reckon by"
     pace.add(jobs[0], 6.0)  # half a second for each of 12 latent frames
-    assert pace.words(jobs[1:2]) == "1 left, about 12.0 s by 1 takes"
+    assert pace.words(jobs[1:2]) == "1 left, about 12.0 s by 1 take"
     assert pace.words(jobs[1:]) == (
-        "2 left, about 18.0 s by 1 takes, 1 rows of it by the pace of the others"
+        "2 left, about 18.0 s by 1 take, 1 row of it by the pace of the others"
     )
     assert pace.words([]) == "done"
+
+
+def test_a_folder_that_takes_nothing_more_stops_the_run(tmp_path, monkeypatch):
+    """Each further take would be lost as well, and may cost an hour."""
+    folder, made = Results(tmp_path, {}), []
+    jobs = [job(folder, "a", made), job(folder, "b", made)]
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(ValueError, match=r"a\.mp4 cannot be written \(No space left on device\)"):
+        work_through(jobs, lambda line: None)
+    assert made == ["a"]
+
+
+def test_a_folder_that_cannot_be_one_is_told_of(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"settings\.json cannot be written \(Not a directory\)"):
+        Results(tmp_path / "file/row", {})
