@@ -22,5 +22,8 @@ FLAGS = {
         "help": "graph in API format with one AR Video Sampler, in place of the flags above; its "
         "policy counts where no --policy is given",
     },
-    "host": {"default": "", "help": "ComfyUI's own flags in one string: '--lowvram --fp32-vae'"},
+    "host": {
+        "default": "",
+        "help": "ComfyUI's own flags in one string, behind =: --host='--lowvram --fp32-vae'",
+    },
 }

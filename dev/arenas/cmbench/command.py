@@ -10,10 +10,10 @@ from ..camera import STILL, camera_words, control_of
 from ..graphs import DEMO, Row, rows_of, use_model_folders
 from ..maker import Maker
 from ..node_run import NodeRun
-from ..results import Job, Results, work_through
+from ..results import Job, Results, Unwritable, first_line, work_through
 from ..sizes import loaded_model, plan_of
 from .dry import assumption, dry_row, given_frames, measured_hours
-from .export import export
+from .export import Export
 from .flags import FLAGS
 from .scores import Folders, score
 from .source import probe
@@ -53,7 +53,9 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
             row["hours_as_measured"] = measured_hours(folder, tasks, seeds)
         say(assumption(args.tflops, bool(tasks)))
         return rows, []
-    # 3. The takes, once it is known that they can be made.
+    # 3. The takes, once it is known that they can be made, measured and exported.
+    folders.load()
+    exported = Export(Path(args.export), data, tasks) if args.export else None
     for maker in makers:
         check(maker, tasks, protocol)
     results = {
@@ -70,10 +72,17 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
         if results[name].has(take_name(task, seed))
     ]
     for name, task, seed in there:
-        score(results[name], take_name(task, seed), task, folders)
-    if args.export:
-        for line in export(Path(args.export), tasks, results, seeds):
-            say(line)
+        try:
+            score(results[name], take_name(task, seed), task, folders)
+        except Unwritable:
+            raise
+        except Exception as error:  # the next take may be another matter
+            say(
+                f"{name}/{take_name(task, seed)} is NOT MEASURED ({first_line(error)}), and its "
+                "row has no such column below."
+            )
+    if exported:
+        say(exported.add(results, seeds))
     # 5. The table.
     records: dict[str, dict[str, list[dict]]] = {name: {} for name in results}
     for name, task, seed in there:

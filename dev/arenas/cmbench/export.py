@@ -3,47 +3,86 @@ it these files (`evaluation/official.py`, `dataset.evaluator_inputs`).
 """
 
 import json
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..measures import pixel_box
-from ..results import Results
+from ..results import Results, counted
 from .source import probe
 from .tasks import Task
 
 LEVELS = {"reappear": "object", "revisit": "scene"}
+HEAD = """# The evaluator, and the folders of its models.
+EVALUATOR=
+OWL=
+SAM=
+DINO=
+"""
+SETTINGS = (
+    '--owl-model "$OWL" --sam-model "$SAM" --dino-model "$DINO" --video-name continuation.mp4 '
+    "--device cuda:0 --mask-mode sam --scoring-path owl_sam_dino --frame-stride 1 --no-overlays "
+    "--no-comparison-videos"
+)
 
 
-def export(
-    target: Path, tasks: Sequence[Task], rows: Mapping[str, Results], seeds: Sequence[int]
-) -> list[str]:
-    """Fill the folder; returns a line for each row and seed, with which the evaluator is called.
+class Export:
+    """A folder for the evaluator.
 
     inputs/metadata.jsonl, inputs/annotations.jsonl    boxes in pixels, frames by number
     ROW/seedN/TASK/continuation.mp4, metadata.json     what the evaluator is pointed at
+    evaluate.sh                                        its calls, one for each row and seed
     """
-    # 1. The two lists, which are the same.
-    inputs = target / "inputs"
-    inputs.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(input_row(task), ensure_ascii=False) + "\n" for task in tasks)
-    for name in ("metadata.jsonl", "annotations.jsonl"):
-        (inputs / name).write_text(text, encoding="utf-8")
-    # 2. The takes.
-    lines = []
-    for row, results in rows.items():
-        for seed in seeds:
-            there = [task for task in tasks if results.has(f"seed{seed}/{task.name}")]
-            for task in there:
-                name = f"seed{seed}/{task.name}"
-                folder = target / row / name
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(results.video(name), folder / "continuation.mp4")
-                about = case_of(task, row, results.read(name), folder)
-                (folder / "metadata.json").write_text(json.dumps(about, indent=1) + "\n")
-            if there:
-                lines.append(command(target, row, seed, [task.name for task in there]))
-    return lines
+
+    def __init__(self, target: Path, data: Path, tasks: Sequence[Task]):
+        """Begin with the tasks. ValueError, in a sentence, where nothing can be written."""
+        self.target, self.data, self.tasks = target.absolute(), data.absolute(), tasks
+        text = "".join(json.dumps(input_row(task), ensure_ascii=False) + "\n" for task in tasks)
+        try:
+            (self.target / "inputs").mkdir(parents=True, exist_ok=True)
+            for name in ("metadata.jsonl", "annotations.jsonl"):
+                (self.target / "inputs" / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"--export is {target}, where nothing can be written ({error.strerror}). Name "
+                "another folder."
+            ) from None
+
+    def add(self, rows: Mapping[str, Results], seeds: Sequence[int]) -> str:
+        """The takes that are there; where the calls are, in a sentence."""
+        calls = []
+        for row, results in rows.items():
+            for seed in seeds:
+                there = [task for task in self.tasks if results.has(f"seed{seed}/{task.name}")]
+                for task in there:
+                    self._copy(task, row, results, f"seed{seed}/{task.name}")
+                if there:
+                    calls.append(self._call(row, seed, [task.name for task in there]))
+        script = self.target / "evaluate.sh"
+        script.write_text("\n".join([HEAD, *calls, ""]), encoding="utf-8")
+        return f"For the authors' evaluator ({counted(len(calls), 'call')}): fill in {script}."
+
+    def _copy(self, task: Task, row: str, results: Results, name: str):
+        folder = self.target / row / name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(results.video(name), folder / "continuation.mp4")
+        about = case_of(task, row, results.read(name), folder)
+        (folder / "metadata.json").write_text(json.dumps(about, indent=1) + "\n")
+
+    def _call(self, row: str, seed: int, cases: Sequence[str]) -> str:
+        target = self.target
+        options = {
+            "--benchmark-root": [self.data],
+            "--metadata": [target / "inputs/metadata.jsonl"],
+            "--annotations": [target / "inputs/annotations.jsonl"],
+            "--output-roots": [target / row / f"seed{seed}" / case for case in cases],
+            "--eval-root": [target / "evaluation" / row / f"seed{seed}"],
+            "--methods": [row],
+            "--cases": cases,
+        }
+        words = [shlex.join([name, *map(str, values)]) for name, values in options.items()]
+        return " ".join(['python "$EVALUATOR"', *words, SETTINGS])
 
 
 def input_row(task: Task) -> dict:
@@ -82,16 +121,3 @@ def case_of(task: Task, row: str, record: dict, folder: Path) -> dict:
         "generation_fps": record["measured"]["frames_per_second"],
         "seqPR": record["prune_ratio"],
     }
-
-
-def command(target: Path, row: str, seed: int, cases: Sequence[str]) -> str:
-    """The evaluator's call for the takes of a row and seed."""
-    roots = " ".join(str(target / row / f"seed{seed}" / case) for case in cases)
-    return (
-        f"python EVALUATOR --benchmark-root DATA --metadata {target}/inputs/metadata.jsonl "
-        f"--annotations {target}/inputs/annotations.jsonl --output-roots {roots} "
-        f"--eval-root {target}/evaluation/{row}/seed{seed} --methods {row} "
-        f"--cases {' '.join(cases)} --video-name continuation.mp4 --owl-model OWL --sam-model SAM "
-        "--dino-model DINO --device cuda:0 --mask-mode sam --scoring-path owl_sam_dino "
-        "--frame-stride 1 --no-overlays --no-comparison-videos"
-    )

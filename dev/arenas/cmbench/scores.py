@@ -7,7 +7,7 @@ from typing import NamedTuple
 import comfy.model_management
 import torch
 
-from ..measures import Reference, direct_box, own_measure
+from ..measures import Reference, direct_box, models, own_measure
 from ..results import Results
 from .source import picture, pictures, probe
 from .tasks import Task
@@ -34,13 +34,33 @@ class Folders(NamedTuple):
             if folder and not folder.is_dir():
                 raise ValueError(f"--{name} is {folder}, which is no folder.")
 
+    def load(self):
+        """Into main memory, before there are takes to lose. ValueError, in a sentence, for a folder
+        that holds another model.
+        """
+        kinds = {"dino": models.DINO, "owl": models.OWL, "sam": models.SAM}
+        for name, folder in self._asdict().items():
+            if folder:
+                models.load(kinds[name], folder)
+
+    def of(self, measure: str) -> dict[str, str]:
+        """Those that a measure uses, as they stand in a record; empty: it is not asked for."""
+        names = ("dino",) if measure == DIRECT else ("dino", "owl", "sam")
+        folders = {name: getattr(self, name) for name in names}
+        if None in folders.values():
+            return {}
+        return {name: str(folder.resolve()) for name, folder in folders.items()}
+
 
 def score(results: Results, name: str, task: Task, folders: Folders):
-    """Add to a take's record what is asked for and not there."""
+    """Add to a take's record what is asked for and not there, or was measured by other models."""
     record = results.read(name)
     scores = record.setdefault("scores", {})
-    asked = {DIRECT: folders.dino, OWN: folders.owl}
-    missing = [measure for measure, folder in asked.items() if folder and measure not in scores]
+    missing = [
+        measure
+        for measure in (DIRECT, OWN)
+        if (used := folders.of(measure)) and scores.get(measure, {}).get("models") != used
+    ]
     if not missing:
         return
     video = results.video(name)
@@ -61,6 +81,7 @@ def score(results: Results, name: str, task: Task, folders: Folders):
                 device,
                 scene=task.task_type == "revisit",
             )
+        scores[measure]["models"] = folders.of(measure)
     results.amend(name, record)
 
 

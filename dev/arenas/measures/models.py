@@ -23,19 +23,27 @@ class Loaded(NamedTuple):
             return self.model(**inputs.to(self.model.device), **options)
 
 
+DINO, OWL, SAM = "DINOv2", "OWL-ViT", "SAM2"
+
+
 def dino(folder: Path, device: str) -> Loaded:
     """A DINOv2."""
-    return _loaded("DINOv2", Path(folder), device)
+    return _on(device, load(DINO, folder))
 
 
 def detector(folder: Path, device: str) -> Loaded:
     """An OWL-ViT."""
-    return _loaded("OWL-ViT", Path(folder), device)
+    return _on(device, load(OWL, folder))
 
 
 def masks(folder: Path, device: str) -> Loaded:
     """A SAM2, which came to transformers with 4.56."""
-    return _loaded("SAM2", Path(folder), device)
+    return _on(device, load(SAM, folder))
+
+
+def _on(device: str, loaded: Loaded) -> Loaded:
+    loaded.model.to(device)
+    return loaded
 
 
 def features(images: list[torch.Tensor], dino: Loaded) -> torch.Tensor:
@@ -53,22 +61,26 @@ def features(images: list[torch.Tensor], dino: Loaded) -> torch.Tensor:
 
 # What: the kinds that a folder's config.json may name, transformers' class, its processor's.
 KINDS = {
-    "DINOv2": (("dinov2", "dinov2_with_registers"), "AutoModel", "AutoImageProcessor"),
-    "OWL-ViT": (("owlvit", "owlv2"), "AutoModelForZeroShotObjectDetection", "AutoProcessor"),
-    "SAM2": (("sam2", "sam2_video"), "Sam2Model", "Sam2Processor"),
+    DINO: (("dinov2", "dinov2_with_registers"), "AutoModel", "AutoImageProcessor"),
+    OWL: (("owlvit", "owlv2"), "AutoModelForZeroShotObjectDetection", "AutoProcessor"),
+    SAM: (("sam2", "sam2_video"), "Sam2Model", "Sam2Processor"),
 }
 
 
 @functools.cache
-def _loaded(what: str, folder: Path, device: str) -> Loaded:
+def load(what: str, folder: Path) -> Loaded:
+    """In main memory, once. ValueError, in a sentence, for a folder that holds no such model."""
     kinds, model, processor = KINDS[what]
-    config = folder / "config.json"
+    config = Path(folder) / "config.json"
     if not config.is_file():
         raise ValueError(
             f"The folder of {what}, {folder}, has no config.json: it should hold a model as "
             "transformers saves it (config.json, preprocessor_config.json, model.safetensors)."
         )
-    kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    try:
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"{config} is no model's config ({error}). Download it again.") from None
     if kind not in kinds:
         raise ValueError(f"The folder of {what}, {folder}, holds '{kind}', not {kinds[0]}.")
     import transformers
@@ -79,7 +91,12 @@ def _loaded(what: str, folder: Path, device: str) -> Loaded:
             "from 4.56 on. Update it, or leave out the measure that needs it."
         )
     local = {"pretrained_model_name_or_path": folder, "local_files_only": True}
-    return Loaded(
-        getattr(transformers, model).from_pretrained(**local).eval().to(device),
-        getattr(transformers, processor).from_pretrained(**local),
-    )
+    try:
+        return Loaded(
+            getattr(transformers, model).from_pretrained(**local).eval(),
+            getattr(transformers, processor).from_pretrained(**local),
+        )
+    except Exception as error:  # transformers has one of its own for each file that may be missing
+        raise ValueError(
+            f"The folder of {what}, {folder}, cannot be loaded ({error}). Download it whole."
+        ) from None

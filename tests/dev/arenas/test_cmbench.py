@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from argparse import Namespace
@@ -13,6 +14,7 @@ from arenas.cmbench import command
 from arenas.cmbench.flags import FLAGS
 from arenas.cmbench.scores import DIRECT, OWN
 from arenas.cmbench.table import table
+from safetensors.torch import load_file, save_file
 from support.pack import ROOT
 
 from .cmbench_data import TASKS, write_data
@@ -203,8 +205,64 @@ def test_the_authors_evaluator_gets_boxes_in_pixels(data, finished):
     about = json.loads((case / "metadata.json").read_text())
     assert (about["case_id"], about["method"]) == ("syn_001_revisit_01", "full")
     assert about["output_pixel_frames"] == 4 * NEW and (case / "continuation.mp4").is_file()
-    calls = [line for line in said if line.startswith("python EVALUATOR")]
-    assert len(calls) == 2 and "--scoring-path owl_sam_dino" in calls[0]
+    script = out / "export/evaluate.sh"
+    assert f"For the authors' evaluator (2 calls): fill in {script}." in said
+    call = shlex.split(script.read_text().splitlines()[-1])
+    assert call[call.index("--benchmark-root") + 1] == str(data)
+    assert [part for part in call if part.endswith("/seed2/syn_001_revisit_01")] == [
+        str(out / "export" / WINDOW_ROW / "seed2/syn_001_revisit_01")
+    ]
+    assert call[call.index("--scoring-path") + 1] == "owl_sam_dino"
+
+
+def test_an_export_is_refused_before_any_take(data, tmp_path):
+    (tmp_path / "file").touch()
+    asked = flags(data, tmp_path / "takes", policy=["full"], export=str(tmp_path / "file/x"))
+    with pytest.raises(ValueError, match=r"--export is .*, where nothing can be written \("):
+        command.run(asked, pytest.fail)
+    assert not (tmp_path / "takes").exists()
+
+
+def test_a_measure_by_other_models_is_made_anew(data, tmp_path):
+    def measured(folder) -> float:
+        asked = flags(data, tmp_path, policy=["full"], tasks="syn_002*", dino=str(folder))
+        ((row,), _) = command.run(asked, lambda line: None)
+        return row[DIRECT]
+
+    first, second = (dino(save) for save in (tmp_path / "a", tmp_path / "b"))
+    was = measured(first)
+    state = load_file(second / "model.safetensors")
+    save_file(
+        {k: v.flip(0) for k, v in state.items()}, second / "model.safetensors", {"format": "pt"}
+    )
+    assert measured(second) != was and measured(first) == was
+
+
+def test_a_take_that_cannot_be_measured_stops_no_other(data, tmp_path, monkeypatch):
+    def stub(results, name, task, folders):
+        if task.name.startswith("syn_002"):
+            raise RuntimeError("out of memory")
+        record = results.read(name)
+        results.amend(name, record | {"scores": {DIRECT: {"score": 0.5}}})
+
+    monkeypatch.setattr(command, "score", stub)
+    said = []
+    ((row,), failed) = command.run(flags(data, tmp_path, policy=["full"]), said.append)
+    assert row["tasks"] == 6 and not failed and DIRECT not in row
+    (line,) = [line for line in said if "NOT MEASURED" in line]
+    assert line.startswith("full/seed2/syn_002_reappear_01 is NOT MEASURED (RuntimeError: out of")
+
+
+def test_a_folder_of_another_model_is_refused_before_any_take(data, tmp_path):
+    folder = dino(tmp_path / "dino")
+    (folder / "model.safetensors").unlink()
+    asked = flags(data, tmp_path / "takes", policy=["full"], dino=str(folder))
+    with pytest.raises(ValueError, match=r"The folder of DINOv2, .*, cannot be loaded \("):
+        command.run(asked, pytest.fail)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json is no model's config \("):
+        command.run(asked, pytest.fail)
+    assert not (tmp_path / "takes").exists()
 
 
 @pytest.mark.parametrize(
