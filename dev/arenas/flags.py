@@ -1,4 +1,11 @@
-"""Flags that say what makes the takes, for a bench's `common.start`: without ComfyUI."""
+"""Flags of every arena's bench, for its `common.start`: without ComfyUI.
+
+FLAGS      what makes the takes
+RUN_FLAGS  their size, and what a dry run wants
+"""
+
+DEMO = "demo"  # the checkpoint that ships
+SIZE, DEMO_SIZE = (480, 832), (64, 128)  # height, width in pixels
 
 FLAGS = {
     "checkpoint": {
@@ -27,3 +34,23 @@ FLAGS = {
         "help": "ComfyUI's own flags in one string, behind =: --host='--lowvram --fp32-vae'",
     },
 }
+RUN_FLAGS = {
+    "size": {"default": "", "help": "height x width in pixels; 480x832 (of demo 64x128)"},
+    "dry_run": {"action": "store_true", "help": "bytes and hours, without weights"},
+    "tflops": {"type": float, "default": 400.0, "help": "speed that a dry run's hours assume"},
+}
+
+
+def read_size(args) -> tuple[int, int]:
+    """Height and width in pixels. ValueError, in a sentence, for what is none."""
+    if not args.size:
+        return DEMO_SIZE if args.checkpoint == DEMO else SIZE
+    try:
+        sides = [int(side) for side in args.size.split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) != 2 or any(side < 16 or side % 16 for side in sides):
+        raise ValueError(
+            f"--size is '{args.size}'. Give height x width in pixels, multiples of 16: 480x832."
+        )
+    return tuple(sides)

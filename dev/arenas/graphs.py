@@ -14,11 +14,11 @@ from typing import NamedTuple
 import folder_paths
 from support.pack import load_file
 
+from .flags import DEMO
 from .node_run import class_of, defaults_of, inputs_of, is_link, own_classes
 
 SAMPLER = "KeepsakeARVideoSampler"
 LOADERS = {"head_map": "KeepsakeLoadHeadMap", "head_table": "KeepsakeLoadHeadTable"}
-DEMO = "demo"
 OUR_LINKS = {"latent"}  # of the sampler's, what each take brings
 
 WITHOUT_POLICY = "profile"
@@ -31,6 +31,10 @@ class Row(NamedTuple):
     name: str  # safe as a folder's
     graph: dict
     sampler: dict  # the inputs of its sampler node
+
+    def settings(self, protocol: NamedTuple) -> dict:
+        """What all takes of a folder have in common."""
+        return {"graph": self.graph, "protocol": protocol._asdict()}
 
     def link(self, name: str):
         """Of the sampler's input; None where nothing is connected."""

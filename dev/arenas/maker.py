@@ -111,7 +111,8 @@ class Maker:
     ) -> tuple[Tensor, KVStats]:
         """Latents [1, C, frames, h, w] of a take of `size` (height, width) in pixels, and its
         stats. `prefix` are given latents; `control`, see the sampler; `start_image` is as the
-        method of that name gives it; `policy`: in place of the row's.
+        method of that name gives it; `policy`: in place of the row's. ValueError where the model
+        gave numbers that make no pictures.
         """
         positive = self.encoded_text(prompt)
         if start_image:
@@ -134,6 +135,8 @@ class Maker:
             sigmas=self._of_sampler("sigmas"),
             callback=lambda *step: None,
         )
+        if not bool(torch.isfinite(out["samples"]).all()):
+            raise ValueError("the take holds numbers that are not finite")
         return out["samples"], stats
 
     def encode(self, pictures: Tensor) -> Tensor:

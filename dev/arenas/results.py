@@ -37,6 +37,21 @@ def versions() -> dict[str, str]:
     }
 
 
+def read_json(path: Path, advice: str) -> dict:
+    """An object that a run wrote. ValueError, in sentences, for what is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds {type(found).__name__}")
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is broken ({error}). {advice}") from None
+    return found
+
+
+def read_record(path: Path) -> dict:
+    return read_json(path, "Delete it, and the same command makes its take again.")
+
+
 class Unwritable(ValueError):
     """Nothing can be written where the takes go, so none after this one could be kept."""
 
@@ -50,7 +65,7 @@ class Results:
         settings = json.loads(json.dumps(settings))
         known = self.folder / SETTINGS
         if known.is_file():
-            before = json.loads(known.read_text(encoding="utf-8"))
+            before = read_json(known, "Name another folder.")
             keys = sorted({*before, *settings})
             if other := [key for key in keys if before.get(key) != settings.get(key)]:
                 raise ValueError(
@@ -60,6 +75,11 @@ class Results:
         else:
             self._write(known, (json.dumps(settings, indent=1) + "\n").encode())
         self.settings = settings
+
+    @property
+    def label(self) -> str:
+        """As the lines on the screen call it."""
+        return self.folder.name
 
     def video(self, name: str) -> Path:
         return self.folder / f"{name}.mp4"
@@ -74,7 +94,7 @@ class Results:
         return self._record(name).is_file() and self.video(name).is_file()
 
     def read(self, name: str) -> dict:
-        return json.loads(self._record(name).read_text(encoding="utf-8"))
+        return read_record(self._record(name))
 
     def amend(self, name: str, record: dict):
         """Write a take's JSON anew."""
@@ -93,7 +113,7 @@ class Results:
 
     def _write(self, path: Path, data: bytes):
         """The whole file or none."""
-        part = path.with_name(f"{path.name}.part")
+        part = self.folder / f"{path.name}.part"  # among the videos, others would take it for one
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(data)
@@ -112,6 +132,10 @@ class Job(NamedTuple):
     name: str
     frames: int  # latent frames that the model works on: what the time is reckoned by
     make: Callable[[], tuple[Tensor, float, dict]]  # its pictures, their rate, and its record
+
+    @property
+    def label(self) -> str:
+        return f"{self.results.label}/{self.name}"
 
 
 def work_through(jobs: Sequence[Job], say: Callable[[str], None] = print) -> list[Job]:
@@ -139,10 +163,7 @@ def work_through(jobs: Sequence[Job], say: Callable[[str], None] = print) -> lis
         if not outcome:
             pace.add(job, seconds)
         left = pace.words(missing[number + 1 :])
-        say(
-            f"{number + 1}/{len(missing)} {job.results.folder.name}/{job.name}: "
-            f"{duration(seconds)}{outcome}; {left}"
-        )
+        say(f"{number + 1}/{len(missing)} {job.label}: {duration(seconds)}{outcome}; {left}")
     return failed
 
 

@@ -122,6 +122,12 @@ def plan_of(model: Model, policy: KVPolicy, given: int, new: int, steps: int = 0
     )
 
 
+def plan_for(maker: Maker, model: Model, given: int, new: int) -> TakePlan:
+    """The plan of a row's take, `new` latent frames behind `given` ones."""
+    policy = maker.policy or model.profile.policy()
+    return plan_of(model, policy, given, new, maker.row.sampler.get("steps", 0))
+
+
 class Forecast(NamedTuple):
     """What a take will keep and need, as far as its plan says it."""
 
@@ -172,6 +178,17 @@ def operations_of(geometry: Geometry, shape: Shape, row: ChunkRow, spans: list[i
         text = 4 * tokens * TEXT_ROWS * shape.width * shape.layers
         total += tokens * shape.of_token + attention + text + shape.of_text
     return total
+
+
+def hours_assume(tflops: float) -> str:
+    """What the hours and bytes of a dry run's table stand on."""
+    return (
+        f"hours are computed and not measured: the counted products at {tflops:g} TFLOP/s on "
+        "average (--tflops), nothing waiting for memory (dev/ARENAS.md has measured ones beside "
+        "it). cache and weights: in bfloat16; a forward's activations come on top. Where what "
+        f"stays depends on the picture, the figures are for a share of {EXPECTED_SHARE:.0%}, "
+        "beside the least and the most."
+    )
 
 
 class CountedRun(DryRun):

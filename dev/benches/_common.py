@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,11 +31,14 @@ def start(
     for name, options in flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", **options)
     args = parser.parse_args()
-    place = ["--cpu"] if cpu or not has_device() else []
-    if not use_host(*place, *host_flags(args)):
+    host = os.environ.get("COMFYUI_PATH", "")
+    if not (Path(host) / "comfy").is_dir():
         raise SystemExit(
-            "A bench needs a ComfyUI: run it as `dev/bench NAME`, or set COMFYUI_PATH."
+            f"A bench needs a ComfyUI, and COMFYUI_PATH is '{host}'. Run it as `dev/bench NAME`, "
+            "or set COMFYUI_PATH to the folder that has main.py and comfy/."
         )
+    place = ["--cpu"] if cpu or not has_device() else []
+    use_host(*place, *host_flags(args))
     load_pack()
     import logging
 
@@ -43,6 +47,25 @@ def start(
     torch.set_grad_enabled(False)  # as ComfyUI runs its nodes
     logging.getLogger().setLevel(logging.ERROR)
     return args
+
+
+def make_takes(bench: str, run: Callable, args: argparse.Namespace):
+    """An arena's `run`: its table, and sentences for what cannot be or went wrong."""
+    try:
+        rows, failed = run(args)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(
+            "Stopped. The takes that are there stay; the same command goes on."
+        ) from None
+    if rows:
+        report(bench, rows, failed=failed)
+    if failed:
+        raise SystemExit(
+            f"{len(failed)} takes failed, see their .error.txt: {', '.join(failed[:5])}. The same "
+            "command tries them again."
+        )
 
 
 def has_device() -> bool:

@@ -27,20 +27,5 @@ args = common.start(
 )
 from arenas.cmbench.command import run
 
-
-def main():
-    try:
-        rows, failed = run(args)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
-    if rows:
-        common.report("cmbench", rows, failed=failed)
-    if failed:
-        raise SystemExit(
-            f"{len(failed)} takes failed, see their .error.txt: {', '.join(failed[:5])}. The same "
-            "command tries them again."
-        )
-
-
 if __name__ == "__main__":
-    main()
+    common.make_takes("cmbench", run, args)

@@ -6,19 +6,21 @@ from pathlib import Path
 
 from keepsake.host.model.profiles import PROFILES, rows_named
 
-from ..camera import STILL, camera_words, control_of
-from ..graphs import DEMO, Row, rows_of, use_model_folders
+from ..camera import STILL, camera_words
+from ..checks import check_takes
+from ..flags import read_size
+from ..graphs import rows_of, use_model_folders
 from ..maker import Maker
 from ..node_run import NodeRun
+from ..records import measured_hours
 from ..results import Job, Results, Unwritable, first_line, work_through
-from ..sizes import loaded_model, plan_of
-from .dry import assumption, dry_row, given_frames, measured_hours
+from .dry import assumption, dry_row, given_frames
 from .export import Export
 from .flags import FLAGS
 from .scores import Folders, score
 from .source import probe
 from .table import table
-from .takes import Contexts, Protocol, take_of
+from .takes import Contexts, Protocol, chunk_frames_of, take_of
 from .tasks import Task, by_video, read_tasks
 
 AS_RELEASED, AS_CMBENCH = "LingBot-World v2", "LingBot-World v2 (CMBench)"
@@ -50,7 +52,8 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
         rows = [dry_row(maker, tasks, len(seeds), protocol, args.tflops) for maker in makers]
         for row, maker in zip(rows, makers):
             folder = Path(args.out) / maker.row.name
-            row["hours_as_measured"] = measured_hours(folder, tasks, seeds)
+            names = [take_name(task, seed) for task in tasks for seed in seeds]
+            row["hours_as_measured"] = measured_hours(folder, names)
         say(assumption(args.tflops, bool(tasks)))
         return rows, []
     # 3. The takes, once it is known that they can be made, measured and exported.
@@ -59,7 +62,7 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
     for maker in makers:
         check(maker, tasks, protocol)
     results = {
-        maker.row.name: Results(Path(args.out) / maker.row.name, settings_of(maker.row, protocol))
+        maker.row.name: Results(Path(args.out) / maker.row.name, maker.row.settings(protocol))
         for maker in makers
     }
     failed = work_through(jobs_of(makers, results, tasks, seeds, protocol), say)
@@ -88,19 +91,15 @@ def run(args, say: Say = print) -> tuple[list[dict], list[str]]:
     for name, task, seed in there:
         record = results[name].read(take_name(task, seed))
         records[name].setdefault(task.name, []).append(record)
-    return table(records), [f"{job.results.folder.name}/{job.name}" for job in failed]
+    return table(records), [job.label for job in failed]
 
 
 def check(maker: Maker, tasks: list[Task], protocol: Protocol):
     """Load what makes a row's takes. ValueError, in a sentence, where it can make none of them."""
     maker.load()
-    model = loaded_model(maker, protocol.size)
-    chunk_frames = model.geometry.chunk_frames
+    chunk_frames = chunk_frames_of(maker)
     given = {given_frames(probe(video), chunk_frames) for video in {task.video for task in tasks}}
-    policy = maker.policy or model.profile.policy()
-    for frames in sorted(given):
-        plan_of(model, policy, frames, protocol.frames, maker.row.sampler.get("steps", 0))
-        control_of(maker, protocol.camera, frames, protocol.frames, protocol.size)
+    check_takes(maker, given, protocol.frames, protocol.size, protocol.camera)
 
 
 def take_name(task: Task, seed: int) -> str:
@@ -130,11 +129,6 @@ def jobs_of(
     ]
 
 
-def settings_of(row: Row, protocol: Protocol) -> dict:
-    """What all takes of a folder must have in common."""
-    return {"graph": row.graph, "protocol": protocol._asdict()}
-
-
 def own_profile(checkpoint: str, usual: str) -> str:
     """CMBench runs LingBot-World v2 by another schedule than its authors' command does."""
     named = rows_named(checkpoint)
@@ -153,15 +147,7 @@ def read_seeds(text: str) -> list[int]:
 
 
 def read_protocol(args) -> Protocol:
-    default = (64, 128) if args.checkpoint == DEMO else Protocol().size
-    try:
-        size = tuple(int(side) for side in args.size.split("x")) if args.size else default
-    except ValueError:
-        size = ()
-    if len(size) != 2 or any(side < 16 or side % 16 for side in size):
-        raise ValueError(
-            f"--size is '{args.size}'. Give height x width in pixels, multiples of 16: 480x832."
-        )
+    size = read_size(args)
     if args.frames < 1:
         raise ValueError(f"--frames is {args.frames}. Use at least 1 new latent frame.")
     camera = args.camera or STILL

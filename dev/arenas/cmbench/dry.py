@@ -1,14 +1,21 @@
 """What a run will keep, need and take, before there are weights."""
 
-import json
-import statistics
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from ..maker import Maker
-from ..sizes import DECODE, ENCODE, VAE_SIZE, Forecasts, Model, forecasts_of, model_of, plan_of
+from ..sizes import (
+    DECODE,
+    ENCODE,
+    VAE_SIZE,
+    Forecasts,
+    Model,
+    forecasts_of,
+    hours_assume,
+    model_of,
+    plan_for,
+)
 from .context import context_frames, resampled
 from .source import Source, probe
 from .takes import Protocol
@@ -54,15 +61,13 @@ def dry_row(
     maker: Maker, tasks: Sequence[Task], seeds: int, protocol: Protocol, tflops: float
 ) -> dict:
     """A line of the table: prune ratio and bytes from the plan, hours from a speed of `tflops`."""
-    # 1. The model and its policy, and a plan for each length of a context.
+    # 1. The model, and a plan for each length of a context.
     model = model_of(maker.row, maker, protocol.size)
-    policy = maker.policy or model.profile.policy()
     of_lengths = lengths(tasks, model.geometry.chunk_frames)
 
     @cache
     def forecasts(given: int) -> Forecasts:
-        steps = maker.row.sampler.get("steps", 0)
-        return forecasts_of(plan_of(model, policy, given, protocol.frames, steps), model.shape)
+        return forecasts_of(plan_for(maker, model, given, protocol.frames), model.shape)
 
     # 2. Means over tasks, as the paper's, and the most bytes.
     count = sum(length.tasks for length in of_lengths)
@@ -105,25 +110,7 @@ def work_of(length: Length, model: Model, forecasts, seeds: int, protocol: Proto
     ) + length.videos * area * ENCODE * (length.given + frames)
 
 
-def measured_hours(folder: Path, tasks: Sequence[Task], seeds: Sequence[int]) -> float | None:
-    """Hours for all takes of a row by those that are there, on whatever made them; None without
-    any.
-    """
-    names = [f"seed{seed}/{task.name}" for task in tasks for seed in seeds]
-    files = [folder / f"{name}.json" for name in names]
-    records = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
-    if not records:
-        return None
-    seconds = statistics.median(record["measured"]["take_seconds"] for record in records)
-    return seconds * len(names) / 3600
-
-
 def assumption(tflops: float, known: bool) -> str:
+    """What the table stands on."""
     data = "" if known else f" Contexts: {VIDEOS} of a minute, {TASKS} tasks, as the paper says."
-    return (
-        f"hours are computed and not measured: the counted products at {tflops:g} TFLOP/s on "
-        "average (--tflops), nothing waiting for memory (dev/ARENAS.md has measured ones beside "
-        "it). cache and weights: in bfloat16; a forward's activations come on top."
-        f"{data} Where what stays depends on the picture, prune_ratio and cache_gib are for a "
-        "share of 15 %, beside the least and the most."
-    )
+    return f"{hours_assume(tflops)}{data}"

@@ -5,22 +5,21 @@ from collections.abc import Mapping, Sequence
 import torch
 from support.intervals import interval
 
+from ..records import FULL, cache_gib, frames_per_second
 from .scores import DIRECT, OWN
-
-FULL = "full"
 
 
 def table(records: Mapping[str, Mapping[str, Sequence[dict]]]) -> list[dict]:
     """`records`: by row and by task, of each seed. A mean over tasks is of each task's mean over
     its seeds; ci95 is half the width of the bootstrap interval over tasks.
     """
-    full_fps = frames_per_second(records[FULL]) if records.get(FULL) else None
+    full_fps = frames_per_second(takes_of(records[FULL])) if records.get(FULL) else None
     rows = []
     for name, tasks in records.items():
         if not tasks:
             continue
-        fps = frames_per_second(tasks)
-        takes = [record for seeds in tasks.values() for record in seeds]
+        takes = takes_of(tasks)
+        fps = frames_per_second(takes)
         row = {
             "policy": name,
             "tasks": len(tasks),
@@ -28,7 +27,7 @@ def table(records: Mapping[str, Mapping[str, Sequence[dict]]]) -> list[dict]:
             **mean_of("prune_ratio", tasks, lambda record: record["prune_ratio"]),
             "fps": fps,
             "speedup": fps / full_fps if full_fps else None,
-            "cache_gib": max(record["peak_cache_bytes"] for record in takes) / 2**30,
+            "cache_gib": cache_gib(takes),
         }
         for measure in (DIRECT, OWN):
             if all(measure in record.get("scores", {}) for record in takes):
@@ -49,8 +48,5 @@ def mean_of(name: str, tasks: Mapping[str, Sequence[dict]], value) -> dict[str, 
     return {name: float(of_tasks.mean()), f"{name} ci95": half}
 
 
-def frames_per_second(tasks: Mapping[str, Sequence[dict]]) -> float:
-    """Of all continuations together: pixel frames over seconds."""
-    measured = [record["measured"] for seeds in tasks.values() for record in seeds]
-    seconds = sum(each["continuation_seconds"] for each in measured)
-    return sum(m["continuation_seconds"] * m["frames_per_second"] for m in measured) / seconds
+def takes_of(tasks: Mapping[str, Sequence[dict]]) -> list[dict]:
+    return [record for seeds in tasks.values() for record in seeds]

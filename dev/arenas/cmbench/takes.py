@@ -4,14 +4,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
-import torch
 from keepsake.rollout.stats import KVStats
 from torch import Tensor
 
 from ..camera import control_of
 from ..maker import Maker
-from ..results import versions
-from .context import FPS, STRIDE, context_pictures, pixel_frames
+from ..records import record_of
+from .context import FPS, context_pictures, pixel_frames
 from .tasks import Task
 
 
@@ -78,40 +77,20 @@ def take_of(
         control=control_of(maker, protocol.camera, given, protocol.frames, protocol.size),
         start_image=context.start_image,
     )
-    if not bool(torch.isfinite(latents).all()):
-        raise ValueError("the take holds numbers that are not finite")
     pictures = maker.decode(latents, first=pixel_frames(given))
-    record = record_of(task, seed, stats)
-    record["measured"]["take_seconds"] = perf_counter() - began
-    return pictures, FPS, record
+    return pictures, FPS, about(task, seed, stats) | record_of(stats, len(pictures), began)
 
 
-def record_of(task: Task, seed: int, stats: KVStats) -> dict:
-    """All but `measured` is the same again on the same machine."""
+def about(task: Task, seed: int, stats: KVStats) -> dict:
+    """What a record of this arena has beside those of all."""
     new = [row for row in stats.chunks if not row.given]
-    seconds = sum(row.seconds for row in new)
-    frames = sum(row.frames for row in new)
     return {
         "task_id": task.name,
         "type": task.type,
         "task_type": task.task_type,
         "seed": seed,
-        "policy": stats.policy,
         "context_latent_frames": stats.given_frames,
-        "output_latent_frames": frames,
-        # Of the history that the new chunks could read, over layers and heads, their own frames
-        # left out: CMBench's seqPR.
-        "prune_ratio": stats.prune_ratio,
+        "output_latent_frames": sum(row.frames for row in new),
         "kept_tokens": sum(row.kept_tokens for row in new),
         "full_tokens": sum(row.full_tokens for row in new),
-        "peak_cache_bytes": stats.peak_cache_bytes,
-        "notes": list(stats.notes),
-        "versions": versions(),
-        "measured": {
-            "continuation_seconds": seconds,
-            "frames_per_second": STRIDE * frames / seconds,
-            "context_seconds": sum(row.seconds for row in stats.chunks if row.given),
-            "sampling_seconds": stats.seconds,
-            "peaks": stats.measured_peaks,
-        },
     }
