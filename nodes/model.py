@@ -6,7 +6,8 @@ from comfy_api.latest import io
 from ..host.model.backbone import require_wan
 from ..host.model.checkpoint import WEIGHT_DTYPES, load_ar_model
 from ..host.model.profile_choice import check_choice
-from ..host.model.profiles import PROFILES, ARProfile, with_profile
+from ..host.model.profiles import ARProfile, with_profile
+from ..host.model.published import PROFILES
 from ..host.take.patch import patch
 from ..kv_policies.retention.sink_window import SINK_ROPE
 from .sockets import CATEGORY

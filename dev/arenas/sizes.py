@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 from keepsake.host.model.backbone import read_geometry
 from keepsake.host.model.compute_dtype import compute_dtype
+from keepsake.host.model.file_names import rows_named
 from keepsake.host.model.flow import ShiftedFlow
-from keepsake.host.model.profiles import CHECKPOINTS, ARProfile, rows_named
+from keepsake.host.model.profiles import ARProfile
+from keepsake.host.model.published import CHECKPOINTS
 from keepsake.host.take.plan import EXPECTED_SHARE
 from keepsake.kv_policies import MODULES, Forward, Geometry, KVPolicy, Take
 from keepsake.rollout.chunk_row import ChunkRow

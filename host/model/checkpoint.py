@@ -10,17 +10,12 @@ import comfy.sd
 import torch
 
 from ..keys import PROFILE
+from .file_names import rows_named, why_no_ar_model
 from .kinds import BY_NAME, Kind, kind_of, offered_to_host
 from .layouts import Contents, read_checkpoint
 from .lora import Lora, read_lora, with_lora
-from .profiles import (
-    CHECKPOINTS,
-    ARProfile,
-    Checkpoint,
-    rows_named,
-    why_no_ar_model,
-    with_profile,
-)
+from .profiles import ARProfile, with_profile
+from .published import CHECKPOINTS, Checkpoint
 from .quantised import ATTENTION, host_names, is_scale, not_applied, require_applied_scales
 
 WEIGHT_DTYPES = {

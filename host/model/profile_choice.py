@@ -1,7 +1,8 @@
 """A profile that a user gives to a MODEL of any loader: whether it can be that MODEL's."""
 
 from .kinds import kind_of_backbone
-from .profiles import CHECKPOINTS, ARProfile
+from .profiles import ARProfile
+from .published import CHECKPOINTS
 
 IMAGE_CHANNELS = 36  # inputs of Wan's image-to-video models: noisy latent, mask, start image
 PLAIN = "plain Wan"

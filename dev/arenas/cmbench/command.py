@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from keepsake.host.model.profiles import PROFILES, rows_named
+from keepsake.host.model.file_names import rows_named
+from keepsake.host.model.published import PROFILES
 
 from ..camera import STILL, camera_words
 from ..checks import check_takes

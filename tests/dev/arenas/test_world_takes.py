@@ -14,7 +14,7 @@ from arenas.graphs import SAMPLER, rows_of
 from arenas.maker import Maker
 from arenas.node_run import NodeRun
 from keepsake.host.files.video_file import as_bytes
-from keepsake.host.model.profiles import PROFILES
+from keepsake.host.model.published import PROFILES
 from safetensors.torch import save_file
 from support.tiny import lingbot_state
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 from comfy.ldm.wan.model import WanModel
 from keepsake.host.keys import PROFILE
-from keepsake.host.model import profiles
+from keepsake.host.model import file_names
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.layouts import DIFFUSERS, wan_name
-from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, ARProfile, profile_of
+from keepsake.host.model.profiles import ARProfile, profile_of
+from keepsake.host.model.published import CHECKPOINTS, PROFILES
 from keepsake.host.take.patch import patch
 from keepsake.nodes.model import ARVideoModelLoader
 from safetensors.torch import save_file
@@ -29,7 +30,7 @@ CAUSAL = {"config": json.dumps({"transformer": {"causal_ar": True}})}
 def tiny_table(monkeypatch):
     """The table's checkpoints, at the width of the files here."""
     monkeypatch.setattr(
-        profiles, "CHECKPOINTS", tuple(replace(row, width=WIDTH) for row in CHECKPOINTS)
+        file_names, "CHECKPOINTS", tuple(replace(row, width=WIDTH) for row in CHECKPOINTS)
     )
 
 

@@ -9,11 +9,12 @@ import comfy.sd
 import comfy.supported_models
 import pytest
 import torch
-from keepsake.host.model import checkpoint, profiles
+from keepsake.host.model import checkpoint, file_names
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.kinds import KINDS
 from keepsake.host.model.lingbot import LingBotWan
-from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, profile_of
+from keepsake.host.model.profiles import profile_of
+from keepsake.host.model.published import CHECKPOINTS, PROFILES
 from keepsake.nodes.model import ARProfileNode
 from support import tiny
 
@@ -27,7 +28,7 @@ V2 = "lingbot-world-v2-14b-causal-fast/transformers/diffusion_pytorch_model"
 def tiny_table(monkeypatch):
     """The table's checkpoints, at the width of the files here."""
     rows = tuple(replace(row, width=WIDTH) for row in CHECKPOINTS)
-    monkeypatch.setattr(profiles, "CHECKPOINTS", rows)
+    monkeypatch.setattr(file_names, "CHECKPOINTS", rows)
     monkeypatch.setattr(checkpoint, "CHECKPOINTS", rows)
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from comfy.model_sampling import ModelSamplingDiscreteFlow
-from keepsake.host.model import checkpoint, profiles
+from keepsake.host.model import checkpoint, file_names
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.game_actions import action_control, read_actions
 from keepsake.host.model.matrix_game import MatrixGameWan
-from keepsake.host.model.profiles import CHECKPOINTS, PROFILES, profile_of
+from keepsake.host.model.profiles import profile_of
+from keepsake.host.model.published import CHECKPOINTS, PROFILES
 from keepsake.kv_policies import KVPolicy, SinkWindow
 from safetensors.torch import save_file
 from support import tiny_worlds
@@ -28,7 +29,7 @@ FILES = {  # as they are called where they are published
 def tiny_table(monkeypatch):
     """The table's checkpoints, at the width of the files here."""
     rows = tuple(replace(row, width=128) for row in CHECKPOINTS)
-    monkeypatch.setattr(profiles, "CHECKPOINTS", rows)
+    monkeypatch.setattr(file_names, "CHECKPOINTS", rows)
     monkeypatch.setattr(checkpoint, "CHECKPOINTS", rows)
 
 

@@ -8,14 +8,9 @@ import comfy.model_sampling
 import pytest
 import torch
 from comfy.patcher_extension import WrappersMP
-from keepsake.host.model.profiles import (
-    CHECKPOINTS,
-    PROFILES,
-    ARProfile,
-    profile_of,
-    rows_named,
-    with_profile,
-)
+from keepsake.host.model.file_names import rows_named
+from keepsake.host.model.profiles import ARProfile, profile_of, with_profile
+from keepsake.host.model.published import CHECKPOINTS, PROFILES
 from keepsake.host.take.patch import patch
 from keepsake.kv_policies import ContextRecompute, Geometry, Hierarchical, RollingForcing, Take
 from keepsake.nodes.model import ARProfileNode

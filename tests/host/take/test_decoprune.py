@@ -6,7 +6,8 @@ import pytest
 import torch
 from keepsake.demo.load import load_demo_world
 from keepsake.host.heads.heads import load_head_map, profile_heads
-from keepsake.host.model.profiles import PROFILES, profile_of, with_profile
+from keepsake.host.model.profiles import profile_of, with_profile
+from keepsake.host.model.published import PROFILES
 from keepsake.host.show.plots import plot_stats
 from keepsake.kv_policies import DeCoPrune, DeCoPruneHS, HeadMap, KVPolicy, RandomPrune, Take
 from keepsake.kv_policies.retention.probe_step import scored_step

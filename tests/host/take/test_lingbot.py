@@ -14,7 +14,8 @@ from comfy_extras.nodes_wan import WanImageToVideo
 from keepsake.host.model.camera import Lens, camera_control
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.lingbot import LingBotWan
-from keepsake.host.model.profiles import PROFILES, with_profile
+from keepsake.host.model.profiles import with_profile
+from keepsake.host.model.published import PROFILES
 from keepsake.host.take.patch import patch
 from keepsake.kv_policies import (
     DirectedForcing,

@@ -20,10 +20,11 @@ from comfy_extras.nodes_wan import WanImageToVideo
 from keepsake.host.budget.of_inputs import budget_of_inputs
 from keepsake.host.budget.report import budget_dict, budget_report
 from keepsake.host.forward.prompts import add_prompt
-from keepsake.host.model import checkpoint, profiles
+from keepsake.host.model import checkpoint, file_names
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.game_actions import action_control
-from keepsake.host.model.profiles import CHECKPOINTS, profile_of
+from keepsake.host.model.profiles import profile_of
+from keepsake.host.model.published import CHECKPOINTS
 from keepsake.host.take.patch import patch
 from keepsake.kv_policies import DeCoPrune, FullKV, KVPolicy, KVStorage, SinkWindow
 from keepsake.kv_policies.cache.action_rows import ActionRows
@@ -52,7 +53,7 @@ def loaded(folder, mode="universal", **sizes):
     path = tiny_worlds.matrix_game_file(folder / f"{mode}.safetensors", mode, **sizes)
     with pytest.MonkeyPatch.context() as patches:
         rows = rows_at_width(sizes.get("dim", 256))
-        patches.setattr(profiles, "CHECKPOINTS", rows)
+        patches.setattr(file_names, "CHECKPOINTS", rows)
         patches.setattr(checkpoint, "CHECKPOINTS", rows)
         return patch(load_ar_model(path, None))
 

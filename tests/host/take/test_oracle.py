@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from keepsake.host.forward.prompts import add_prompt
-from keepsake.host.model.profiles import PROFILES, with_profile
+from keepsake.host.model.profiles import with_profile
+from keepsake.host.model.published import PROFILES
 from keepsake.kv_policies import (
     CleanPass,
     ContextRecompute,

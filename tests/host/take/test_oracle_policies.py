@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from keepsake.host.forward.prompts import add_prompt
-from keepsake.host.model.profiles import PROFILES
+from keepsake.host.model.published import PROFILES
 from keepsake.kv_policies import (
     DeCoPrune,
     DeCoPruneHS,
