@@ -20,6 +20,7 @@ COLUMNS = 16  # cells of one view, which is ROWS high: 64 x 128 pixels
 STEP = 2  # cells the camera moves in one latent frame, when it moves
 PIXEL_FRAMES = 4  # pixel frames per latent frame after the first, as in Wan's VAE
 PERIODS = (4, 8, 16, 32, 64, 128, 256, 512)  # cells; the control tells world-x modulo the last
+AROUND = PERIODS[-1]  # cells of the whole world
 CONTROL_CHANNELS = 2 * len(PERIODS)
 DISTRICTS = tuple(WALLS)
 
@@ -138,6 +139,14 @@ def camera_control(
     """Control `[1, 16, T, h, w]` for latents of `shape` [B, C, T, h, w]; `start` in screens. With
     `keys`, a walk in words, in place of the path.
     """
+    positions = camera_positions(shape, path, away_frames, start, keys)
+    return control(positions, *shape[3:]).movedim(0, 1)[None].contiguous()
+
+
+def camera_positions(
+    shape: tuple[int, ...], path: str, away_frames: int, start: int, keys: str = ""
+) -> Tensor:
+    """Left edge of the view in cells at each latent frame, long [T]; the arguments as above."""
     if len(shape) != 5:
         raise ValueError(
             f"The camera got an image latent of shape {list(shape)} and needs a video latent [B, "
@@ -145,8 +154,19 @@ def camera_control(
             "Use EmptyARVideoLatent."
         )
     walk = keys_camera(keys, shape[2]) if keys.strip() else camera(path, shape[2], away_frames)
-    positions = torch.tensor(walk) + start * COLUMNS
-    return control(positions, *shape[3:]).movedim(0, 1)[None].contiguous()
+    return torch.tensor(walk) + start * COLUMNS
+
+
+def poses(positions: Tensor) -> Tensor:
+    """Camera to world at positions in cells, fp32 [T, 4, 4]: the world goes round in a circle, and
+    the camera on it without turning.
+    """
+    angle = positions.double() * (2 * torch.pi / AROUND)
+    radius = AROUND / (2 * torch.pi)
+    placed = torch.eye(4).repeat(len(positions), 1, 1)
+    placed[:, 0, 3] = angle.sin() * radius
+    placed[:, 2, 3] = (1 - angle.cos()) * radius
+    return placed
 
 
 def wander(rng: np.random.Generator, frames: int, limit: int) -> list[int]:

@@ -24,6 +24,7 @@ from .retention.rolling_sink import RollingSink
 from .retention.scores import ScoreHistogram
 from .retention.sink_window import SinkWindow
 from .retention.temp_diff import TempDiff
+from .retention.worldkv import WorldKV
 from .schedule.clean_pass import CleanPass
 from .schedule.context_recompute import ContextRecompute
 from .schedule.features import MODULES, Features
@@ -70,6 +71,7 @@ RETENTIONS = (  # what tests iterate over
     RollingSink,
     MemRope,
     EmaSink,
+    WorldKV,
     RandomPrune,
     ReversePrune,
     TempDiffPrune,

@@ -146,6 +146,8 @@ class Take:
     seed: int
     # first latent frames of the chunks with which other prompts come in
     prompt_frames: tuple[int, ...] = ()
+    # camera to world at each latent frame, fp32 [T, 4, 4]; None: no camera is known
+    poses: Tensor | None = field(default=None, compare=False, repr=False)
 
     @property
     def steps(self) -> int:

@@ -3,9 +3,10 @@
 from comfy_api.latest import io
 
 from ..demo.load import load_demo_world
-from ..demo.world import CAMERA_PATHS, camera_control
+from ..demo.world import CAMERA_PATHS, camera_control, camera_positions, poses
 from ..host.model.camera_keys import read_keys
 from ..host.model.tensors import samples_of
+from ..host.model.world_control import CameraInput
 from .constants import accepts
 from .sockets import CATEGORY, ControlSocket
 
@@ -97,4 +98,6 @@ class DemoCamera(io.ComfyNode):
     @classmethod
     def execute(cls, latent, path, away_frames, start, keys=""):
         shape = samples_of(latent).shape
-        return io.NodeOutput(camera_control(shape, path, away_frames, start, keys))
+        positions = camera_positions(shape, path, away_frames, start, keys)
+        values = camera_control(shape, path, away_frames, start, keys)
+        return io.NodeOutput(CameraInput(values=values, poses=poses(positions)))

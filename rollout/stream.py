@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from ..kv_policies import HISTORY, Forward, Geometry, KVCache, KVPolicy, State, Take, View
+from ..kv_policies import HISTORY, Bank, Forward, Geometry, KVCache, KVPolicy, State, Take, View
 from ..kv_policies.cache.view import OtherRows
 from ..kv_policies.state import damaged, part_of
 
@@ -80,7 +80,18 @@ class Stream:
             self._other_rows(forward, read.cache, read.first, read.last) for read in forward.reads
         )
         banks = self.caches[forward.cache].banks
-        return [View(bank, others) for bank in banks if layer is None or bank.heads[layer]]
+        return [
+            View(bank, others, reach=self._reach(forward, bank))
+            for bank in banks
+            if layer is None or bank.heads[layer]
+        ]
+
+    def held(self, forward: Forward) -> list[View]:
+        """The same, with all that a cache holds, in reach of the forward or not."""
+        return [View(view.bank, view.others) for view in self.views(forward)]
+
+    def _reach(self, forward: Forward, bank: Bank) -> tuple[slice, ...] | None:
+        return self.retention.reach(forward.chunk, bank) if forward.cache == HISTORY else None
 
     def _other_rows(self, forward: Forward, name: str, first: int, last: int) -> OtherRows:
         """History that a forward reads in another cache, which has one bank."""
@@ -159,14 +170,20 @@ class Stream:
 
     def copied_bytes(self, forward: Forward) -> int:
         """Most that this stream holds twice: while rows have moved, or while a forward reads
-        several caches together, keys and values of one layer.
+        several caches or stretches of one together, keys and values of one layer.
         """
         moved = max(cache.copied_bytes for cache in self.caches.values())
         if not forward.reads:
-            return moved
+            return max(moved, self._gathered_bytes(forward))
         names = [forward.cache, *(read.cache for read in forward.reads)]
         banks = [self.caches[name].banks[0] for name in names]
         return max(moved, 2 * sum(bank.side_bytes(bank.length) for bank in banks))
+
+    def _gathered_bytes(self, forward: Forward) -> int:
+        """Of what a forward reads of its cache, where that is not all that lies there."""
+        views = self.views(forward)
+        gathers = [view for view in views if view.history_rows < view.bank.committed]
+        return sum(2 * view.bank.side_bytes(view.history_rows + view.own_rows) for view in gathers)
 
     def free(self):
         self.text.clear()

@@ -137,9 +137,11 @@ class Trace:
         chunk = forward.chunk
         if self._watch is None:
             self._watch = MemoryWatch(stream, forward.cache, total_frames)
-        groups = (ids for view in stream.views(forward) for ids in view.history_ids_by_group())
+        groups = (ids for view in stream.held(forward) for ids in view.history_ids_by_group())
         self._watch.see(chunk.index, enumerate(groups))
         reads = stream.selection.reads(chunk)
+        if reads is None:
+            reads = stream.retention.reads(chunk)
         if reads is not None:
             shares = reads[: chunk.start_frame].tolist()
             held = self._held[chunk.index]

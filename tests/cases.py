@@ -23,6 +23,7 @@ from keepsake.kv_policies import (
     SinkWindow,
     TaylorSeer,
     TempDiff,
+    WorldKV,
 )
 
 RETENTION_PARAMETERS = {
@@ -46,6 +47,10 @@ RETENTION_PARAMETERS = {
     EmaSink: [
         dict(window_frames=6, sink_frames=3, sink_weight=0.5),
         dict(window_frames=7, sink_frames=2),
+    ],
+    WorldKV: [
+        dict(sink_frames=2, retrieved_frames=3, recent_frames=3),
+        dict(sink_frames=1, retrieved_frames=3, recent_frames=3, keep_ratio=1.0),
     ],
     TempDiff: [
         dict(blocks=3, sink_frames=1, recent_frames=1, reindex="off"),

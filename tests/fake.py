@@ -166,6 +166,7 @@ def take(
     on_memory=None,
     every=0,
     together=False,
+    poses=None,
 ):
     """Run a take: latents `[1, C, T, 2h, 2w]`, the trace, and the transformer that made it;
     `workers`: threads, each with a device of its own; `starts`: of the prompts after the first;
@@ -180,7 +181,9 @@ def take(
         recache_together=together,
         cut_forgets=policy.retention.cut_forgets,
     )
-    about = Take(frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks))
+    about = Take(
+        frames, given, tuple(sigmas), seed=1, prompt_frames=prompt_frames(chunks), poses=poses
+    )
     lanes = spread(policy.schedule.graph(chunks, about.steps), workers) if workers else {}
     # 2. Caches and the model.
     session = Session(

@@ -8,6 +8,7 @@ import torch
 from episodes import PROMPTS
 from keepsake.demo import world
 from keepsake.demo.load import load_demo_world
+from keepsake.host.model.world_control import CameraInput
 from keepsake.host.take.take import sample_take
 
 MEASURES = ("drift", "growth", "seam")
@@ -36,7 +37,10 @@ def take(job: Job, path: str, member: int) -> tuple[torch.Tensor, list[int]]:
     """Decoded key frames `[frames, 64, 128, 3]`; the first frame of each chunk but the first."""
     model, clip, vae = parts()
     latent = {"samples": torch.zeros(1, 16, job.frames, world.ROWS, world.COLUMNS)}
-    control = world.camera_control(latent["samples"].shape, path, 1, job.pair)
+    camera = latent["samples"].shape, path, 1, job.pair
+    control = CameraInput(
+        values=world.camera_control(*camera), poses=world.poses(world.camera_positions(*camera))
+    )
     positive = clip.encode_from_tokens_scheduled(
         clip.tokenize(world.prompt(*PROMPTS[job.pair % len(PROMPTS)]))
     )

@@ -14,6 +14,7 @@ import policies
 import torch
 from keepsake.demo import world
 from keepsake.demo.load import load_demo_world
+from keepsake.host.model.world_control import CameraInput
 from keepsake.host.take.take import sample_take
 from keepsake.rollout.stats import KVStats
 
@@ -57,7 +58,11 @@ def take_of(job: Job, pair: cmbench.Pair, member: int):
         if drawn
         else None
     )
-    control = world.control(torch.tensor(pair.walk) + pair.origin).movedim(0, 1)[None].contiguous()
+    positions = torch.tensor(pair.walk) + pair.origin
+    control = CameraInput(
+        values=world.control(positions).movedim(0, 1)[None].contiguous(),
+        poses=world.poses(positions),
+    )
     positive = clip.encode_from_tokens_scheduled(
         clip.tokenize(world.prompt(pair.time, pair.district))
     )

@@ -4,18 +4,36 @@ follows, as a conditioning value of its own.
 
 from torch import Tensor
 
+from ...kv_policies import Retention
 from ..keys import PROMPT_START
 from ..model.backbone import control_channels
 from ..model.kinds import KINDS, Kind, kind_of_backbone
 from ..model.tensors import require_finite_input
-from ..model.world_control import WorldControl
+from ..model.world_control import CameraInput, WorldControl
 
-Control = Tensor | WorldControl  # a tensor is [B, K, T, 2h, 2w]
+Control = Tensor | CameraInput | WorldControl  # a tensor is [B, K, T, 2h, 2w]
 
 
 def values_of(control: Control | None) -> Tensor | None:
     """Its numbers, with latent frames in the third dimension."""
-    return control.values if isinstance(control, WorldControl) else control
+    return control if control is None or isinstance(control, Tensor) else control.values
+
+
+def poses_of(control: Control | None) -> Tensor | None:
+    """Where the camera stands at each latent frame, fp32 [T, 4, 4], if the control says so."""
+    return getattr(control, "poses", None)
+
+
+def require_poses(retention: Retention, control: Control | None):
+    """ValueError, in a sentence, where a retention asks for a camera and the take has none."""
+    if retention.needs_poses and poses_of(control) is None:
+        name = type(retention).__name__
+        came = "nothing is" if control is None else "a control without a camera is"
+        raise ValueError(
+            f"{name} finds what was seen by where the camera stood, and {came} connected to the "
+            "sampler's control input. Connect World Camera (for LingBot-World) or Demo World "
+            "Camera (for the demo world), or use a policy that needs no camera, such as DeCoPrune."
+        )
 
 
 def check_control(model, control: Control | None, conds: list[dict], shape: tuple[int, ...]):
@@ -35,7 +53,7 @@ def check_control(model, control: Control | None, conds: list[dict], shape: tupl
             "leave the control input open."
         )
     elif control is not None:
-        _check_concat(model, control, shape)
+        _check_concat(model, values_of(control), shape)
     if control is not None:
         require_finite_input("control", values_of(control))
     for cond in conds:
@@ -122,8 +140,8 @@ def connect_control(conds: list[dict], model, control: Control):
     # The host normalises its concat input as if it were a latent, in groups of the latent's
     # channels: undo it beforehand.
     width = model.get_model_object("latent_format").latent_channels
-    out = control.clone()
-    for i in range(0, control.shape[1], width):
+    out = values_of(control).clone()
+    for i in range(0, out.shape[1], width):
         out[:, i : i + width] = model.model.process_latent_out(out[:, i : i + width])
     for cond in conds:
         cond["concat_latent_image"] = out

@@ -1,4 +1,4 @@
-"""What a world model follows: a camera, or keys."""
+"""What a model follows that walks through a world: a camera, or keys."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ class WorldControl:
     def __repr__(self) -> str:
         """Short: where a node fails, the host sends all its inputs to the page in one message."""
         return f"<{self.name} of {self.values.shape[2]} latent frames>"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CameraInput:
+    """A camera for a model that follows it on the host's concat input."""
+
+    values: Tensor  # [B, K, T, 2h, 2w], fp32
+    poses: Tensor  # camera to world at each latent frame, fp32 [T, 4, 4]
+
+    def __repr__(self) -> str:
+        return f"<camera of {self.values.shape[2]} latent frames>"

@@ -15,7 +15,7 @@ from ...rollout.take_plan import TakePlan
 from ...rollout.timeline import prompt_frames
 from ..budget.budget import token_bytes
 from ..forward.conditioning import check_conditioning, check_levels
-from ..forward.controls import Control
+from ..forward.controls import Control, poses_of, require_poses
 from ..forward.devices import check_lanes, lanes_of, roles_of_lanes
 from ..forward.prompts import Prompts, arrange_prompts
 from ..forward.roles import check_roles
@@ -114,7 +114,15 @@ def plan_chunks_and_prompts(
         len(finished),
         profile.recache == "together",
     )
-    take = Take(total, given_frames, call.sigmas, call.seed, prompt_frames(chunks))
+    require_poses(policy.retention, request.control)
+    take = Take(
+        total_frames=total,
+        given_frames=given_frames,
+        sigmas=call.sigmas,
+        seed=call.seed,
+        prompt_frames=prompt_frames(chunks),
+        poses=poses_of(request.control),
+    )
     policy.check(geometry, take)
     plan = TakePlan(
         policy=policy,

@@ -1,6 +1,6 @@
 """Preallocated rows of keys and values, and for every row the token that it came from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -156,6 +156,10 @@ class Bank:
     def read(self, layer: int, rows: slice | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of live rows, `[1, S, H, D]` each; None: of all."""
         return self.store.read(layer, slice(0, self.length) if rows is None else rows)
+
+    def read_parts(self, layer: int, parts: Sequence[slice]) -> Sides:
+        """Keys and values of several stretches of live rows, copied one behind the other."""
+        return self.store.read_parts(layer, parts)
 
     def commit(self):
         """The rows of the chunk in work become history."""

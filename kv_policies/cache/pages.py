@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -154,6 +154,24 @@ class BankPages:
         read.
         """
         return self.layers[layer].read(rows)
+
+    def read_parts(self, layer: int, parts: Sequence[slice]) -> Sides:
+        """Several stretches of rows, one behind the other, in tensors of their own."""
+        sides = None
+        done, rows = 0, sum(part.stop - part.start for part in parts)
+        for part in parts:
+            read = self._read_part(layer, part)
+            if sides is None:
+                sides = tuple(x.new_empty(1, rows, *x.shape[2:]) for x in read)
+            length = part.stop - part.start
+            for side, x in zip(sides, read):
+                side[:, done : done + length] = x
+            done += length
+        return sides
+
+    def _read_part(self, layer: int, rows: slice) -> Sides:
+        """Rows that are about to be copied."""
+        return self.read(layer, rows)
 
     def commit(self, frame: Tensor, shot: int):
         """All rows are history now. `frame` [S]: the latent frame of each; `shot`: the first latent

@@ -45,20 +45,22 @@ class View:
         bank: Bank,
         others: tuple[OtherRows, ...] = (),
         own: tuple[Tensor, Tensor] | None = None,
+        reach: tuple[slice, ...] | None = None,
     ):
         """`bank` is the one that the forward writes into: its device and heads are the view's.
         `own`: keys and values of the span in one layer, `[1, N, H, D]` each, for a forward that
-        writes none.
+        writes none. `reach`: what a retention lets it read of the bank's history; None: all.
         """
         self.bank = bank
         self.others = others
         self.own = own
+        self.reach = (slice(0, bank.committed),) if reach is None else reach
 
     def with_own(self, k: Tensor, v: Tensor) -> View:
         """The same for a forward whose keys and values are not written, in the layer that they are
         of.
         """
-        return View(self.bank, self.others, (k, v))
+        return View(self.bank, self.others, (k, v), self.reach)
 
     @property
     def device(self) -> torch.device:
@@ -76,13 +78,15 @@ class View:
     @property
     def history_rows(self) -> int:
         """How many rows lie before these."""
-        return self.bank.committed + sum(part.rows.stop - part.rows.start for part in self.others)
+        parts = (*self.reach, *(part.rows for part in self.others))
+        return sum(rows.stop - rows.start for rows in parts)
 
     @property
     def state(self) -> tuple:
         """Equal for two views of the same rows, while no rows come or go in between."""
         parts = tuple((part.bank, part.rows.start, part.rows.stop) for part in self.others)
-        return self.bank, self.bank.committed, parts
+        reach = tuple((rows.start, rows.stop) for rows in self.reach)
+        return self.bank, self.bank.committed, reach, parts
 
     @cached_property
     def frame(self) -> Tensor:
@@ -101,10 +105,10 @@ class View:
 
     def history_ids(self) -> Tensor:
         """Ids of the tokens that the history's rows count as, long, see `Bank.source_ids`."""
-        own = self.bank.source_ids(slice(0, self.bank.committed))
-        if not self.others:
-            return own
-        return torch.cat([*(part.bank.source_ids(part.rows) for part in self.others), own])
+        others = ((part.bank, part.rows) for part in self.others)
+        parts = (*others, *((self.bank, rows) for rows in self.reach))
+        ids = [bank.source_ids(rows) for bank, rows in parts]
+        return ids[0] if len(ids) == 1 else torch.cat(ids)
 
     def history_ids_by_group(self) -> list[Tensor]:
         """The same for each of the bank's `groups`."""
@@ -114,19 +118,35 @@ class View:
         return list((self.frame * tokens + self.cell)[:, : self.history_rows])
 
     def _joined(self, column: str) -> Tensor:
-        own = getattr(self.bank, column)[..., : self.bank.length]
-        if not self.others:
-            return own
-        return torch.cat([*(getattr(part.bank, column)[part.rows] for part in self.others), own])
+        names = getattr(self.bank, column)
+        own = [names[..., rows] for rows in self._live()]
+        if len(own) == 1 and not self.others:
+            return own[0]
+        return torch.cat(
+            [*(getattr(part.bank, column)[part.rows] for part in self.others), *own], -1
+        )
 
     def read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of all rows, `[1, S, H, D]` each."""
         if self.own is None and not self.others:
-            return self.bank.read(layer)
+            return self._read(layer, self._live())
         parts = [part.read(layer) for part in self.others]
         if self.own is None:
-            parts.append(self.bank.read(layer))
+            parts.append(self._read(layer, self._live()))
         else:
-            parts += [self.bank.read(layer, slice(0, self.bank.committed)), self.own]
+            parts += [self._read(layer, self.reach), self.own]
         k, v = (torch.cat(side, 1) for side in zip(*parts))
         return k, v
+
+    def _live(self) -> tuple[slice, ...]:
+        """What it reads of the bank: history in reach, and the rows in work right behind it."""
+        committed, length = self.bank.committed, self.bank.length
+        if self.reach and self.reach[-1].stop == committed:
+            return *self.reach[:-1], slice(self.reach[-1].start, length)
+        return *self.reach, slice(committed, length)
+
+    def _read(self, layer: int, rows: tuple[slice, ...]) -> tuple[Tensor, Tensor]:
+        """Rows of the bank; nothing is copied where they lie together."""
+        if len(rows) == 1:
+            return self.bank.read(layer, rows[0])
+        return self.bank.read_parts(layer, rows)

@@ -81,6 +81,16 @@ class RetentionRun:
         """
         return None
 
+    def reach(self, chunk: Chunk, bank: Bank) -> tuple[slice, ...] | None:
+        """Rows of the history that a chunk's forwards can read, ascending and apart; None: all."""
+        return None
+
+    def reads(self, chunk: Chunk) -> Tensor | None:
+        """Of each latent frame of the take `[T]`, 0 or 1: whether it is in reach of a chunk. None:
+        as far as the cache holds it.
+        """
+        return None
+
     def state(self) -> State:
         """What a later run needs, beside the cache, to go on after this chunk."""
         return {}
@@ -150,6 +160,9 @@ class Retention(ABC):
     # Whether it shares out the heads anew in mid-take, see `KVCache.split`: a storage in fewer bits
     # refuses it.
     splits_heads: ClassVar[bool] = False
+
+    # Whether it asks where the camera stands, see `Take.poses`.
+    needs_poses: ClassVar[bool] = False
 
     def seen_steps(self, take: Take) -> tuple[int, ...]:
         """Steps of denoising whose predictions or queries decide what stays, so that a schedule

@@ -171,6 +171,10 @@ class MainBankPages(BankPages):
             side[:, end:] = own[:, : rows.stop - end]
         return k, v
 
+    def _read_part(self, layer: int, rows: slice) -> Sides:
+        """These rows alone: the ring would bring all of the layer."""
+        return self.layers[layer].copy(rows, self.history)
+
     def _history(self, layer: int) -> tuple[Tensor, Tensor]:
         pages = self.layers[layer]
         return pages.k[0, : self.history], pages.v[0, : self.history]

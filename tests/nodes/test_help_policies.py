@@ -29,6 +29,7 @@ from keepsake.kv_policies import (
     RollingSink,
     SinkWindow,
     TempDiff,
+    WorldKV,
 )
 from keepsake.kv_policies.schedule.context_recompute import ContextRecompute
 from keepsake.kv_policies.take import Geometry, Take
@@ -44,6 +45,7 @@ ROWS = {  # of the field's table
     "MemRope": "memrope",
     "EmaSink": "reward forcing",
     "TempDiff": "temp diff",
+    "WorldKV": "worldkv",
     "MonarchRT": "monarch rt",
     "TaylorSeer": "taylorseer",
     "SinkWindow": "sink window",
