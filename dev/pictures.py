@@ -84,6 +84,9 @@ FILMS = {page.stem: {"5": node(page.stem)} for page in sorted(DOCS.glob("Keepsak
     "KeepsakePolicyRollingForcing": {"5": node("KeepsakePolicyRollingForcing", window_frames=15)},
     "KeepsakePolicyRollingSink": {"5": node("KeepsakePolicyRollingSink", window_frames=12)},
     "KeepsakePolicyTempDiff": GIVEN | {"5": node("KeepsakePolicyTempDiff")},
+    "KeepsakePolicyWorldKV": {
+        "5": node("KeepsakePolicyWorldKV", retrieved_frames=3, recent_frames=3)
+    },
     "KeepsakeKVMemoryMap_film": SPLIT,
 }
 FILM = {

@@ -72,6 +72,7 @@ RETENTIONS = [
     TempDiff(),
     SinkWindow(),
     DeCoPrune(),
+    WorldKV(),
 ]
 MOVING = {  # policies that turn the same keys again and again with these numbers
     TempDiff: TempDiff(reindex="periodic"),
