@@ -13,6 +13,7 @@ from .schedule.schedule import Schedule
 from .selection.selection import ReadAll, Selection
 from .storage.storage import Storage
 from .take import Geometry, Take
+from .words import title_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +79,13 @@ RULES = (
         lambda slots: slots.selection.needs_whole_frames and not slots.retention.whole_frames,
         "{selection} reads whole latent frames, and {retention} keeps single tokens of them, or "
         "other ones in each layer. Remove one of the two, or use a retention of whole frames, "
-        "such as SinkWindow.",
+        "such as Sink + Window.",
     ),
     Rule(
         lambda slots: slots.selection.reads_frames and not slots.retention.own_frames,
         "{selection} chooses which latent frames to read, and in {retention}'s memory some rows "
         "are a replay or a mean of others. Remove one of the two, or use a retention that keeps "
-        "tokens as they are, such as SinkWindow.",
+        "tokens as they are, such as Sink + Window.",
     ),
     Rule(
         lambda slots: slots.selection.reads_frames and slots.by_layer,
@@ -145,7 +146,7 @@ RULES = (
 def refuse(slots: Slots):
     """Raise ValueError, in a sentence, by the first rule that holds."""
     names = {
-        slot: type(getattr(slots, slot)).__name__
+        slot: title_of(getattr(slots, slot))
         for slot in ("retention", "selection", "schedule", "storage")
     }
     for rule in RULES:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..kv_policies import FullKV, KVPolicy, ReadAll, SinkWindow
+from ..kv_policies.words import title_of
 
 CATEGORY = "Keepsake"
 # What Directed Forcing starts from, as in the paper. Other policies start from KVPolicy().
@@ -38,7 +39,7 @@ def fill(kv_policy: KVPolicy | None, models: Mapping[str, object] = {}, **slot) 
     # A policy that another pack's code made may not say what is filled.
     is_default = present in (getattr(KVPolicy(), name), getattr(DIRECTED, name))
     if name in policy.filled or not is_default:
-        old, new = type(present).__name__, type(part).__name__
+        old, new = title_of(present), title_of(part)
         change = f"Remove the node of {old} or that of {new}."
         if old == new:
             change = f"Remove one of the two {old} nodes."

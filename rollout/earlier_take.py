@@ -5,6 +5,7 @@ take, or from the finished part of this one.
 from __future__ import annotations
 
 from ..kv_policies import Geometry, KVPolicy, Retention, Take
+from ..kv_policies.words import title_of
 from .memory_file import KVMemory, stream_name
 from .stats import KVStats
 
@@ -38,7 +39,7 @@ def share_of(stats: KVStats, policy: KVPolicy, geometry: Geometry, take: Take) -
             connect = "The estimate is a range in any case. Disconnect them"
         raise ValueError(
             f"The kv_stats are of a take under {before['name']}, which scores no tokens, so they "
-            f"do not tell what share {type(retention).__name__} will keep. {connect}."
+            f"do not tell what share {title_of(retention)} will keep. {connect}."
         )
     now = retention.describe()
     pairs = [(name, before.get(name), now[name]) for name in retention.decisive]

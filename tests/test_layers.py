@@ -82,7 +82,7 @@ INSIDE = {  # room: {its folder, or file at its top: the others there that it ma
         "retention": "take state words cache",
         "selection": "take state cache retention",
         "schedule": "take state cache retention",
-        "slot_rules": "take storage retention selection schedule",
+        "slot_rules": "take words storage retention selection schedule",
         "policy": "take state cache storage retention selection schedule slot_rules",
         "smaller": "policy storage retention selection schedule",
     },

@@ -8,6 +8,7 @@ import comfy.samplers
 import torch
 
 from ...kv_policies import Schedule
+from ...kv_policies.words import title_of
 from ..model.profiles import ARProfile
 from ..model.tensors import require_finite_input
 from .controls import Control, check_control
@@ -106,7 +107,7 @@ def check_conditioning(
 
 def check_levels(guider, schedule: Schedule, first_chunk_steps: int):
     """Refuse what depends on a forward's noise level, for forwards whose frames have many."""
-    name = type(schedule).__name__
+    name = title_of(schedule)
     is_ranged = [
         cond.get(kind + "start_percent", 0.0) > 0 or cond.get(kind + "end_percent", 1.0) < 1
         for cond in all_of(active_conditionings(guider))

@@ -5,6 +5,7 @@ follows, as a conditioning value of its own.
 from torch import Tensor
 
 from ...kv_policies import Retention
+from ...kv_policies.words import title_of
 from ..keys import PROMPT_START
 from ..model.backbone import control_channels
 from ..model.kinds import KINDS, Kind, kind_of_backbone
@@ -27,7 +28,7 @@ def poses_of(control: Control | None) -> Tensor | None:
 def require_poses(retention: Retention, control: Control | None):
     """ValueError, in a sentence, where a retention asks for a camera and the take has none."""
     if retention.needs_poses and poses_of(control) is None:
-        name = type(retention).__name__
+        name = title_of(retention)
         came = "nothing is" if control is None else "a control without a camera is"
         raise ValueError(
             f"{name} finds what was seen by where the camera stood, and {came} connected to the "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...kv_policies import Chunk, Geometry, KVPolicy, Take
+from ...kv_policies.words import title_of
 from ...rollout.walk import Worker, spread
 from .conditioning import has_hooks
 from .roles import guider_of_role
@@ -25,7 +26,7 @@ def lanes_of(model, policy: KVPolicy, chunks: list[Chunk], steps: int) -> dict[s
     graph = policy.schedule.graph(chunks, steps)
     if not graph:
         raise ValueError(
-            f"{type(policy.schedule).__name__} runs one forward after another, on one device, and "
+            f"{title_of(policy.schedule)} runs one forward after another, on one device, and "
             "this MODEL is spread over "
             f"{len(devices)}. Use a schedule that runs side by side (KV Policy: FlashForward "
             "Anchors), or bypass the multi-GPU node."

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as functional
 
 from ...kv_policies import Chunk, Cue, KVPolicy
+from ...kv_policies.words import title_of
 from ...rollout.timeline import Mix, PromptStart, parse_timeline, plan_prompts
 from ..keys import PROMPT_START
 from .conditioning import active_conditionings, prompt_name
@@ -129,7 +130,7 @@ def arrange_prompts(
     )
 
     # 3. Whether the schedule can change them so.
-    allowed, name = policy.schedule.switches, type(policy.schedule).__name__
+    allowed, name = policy.schedule.switches, title_of(policy.schedule)
     for chunk in cued:
         switch = chunk.cue.switch
         if switch and switch.mode not in allowed:

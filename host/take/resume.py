@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...kv_policies import KVMemoryError, KVPolicy, State
 from ...kv_policies.state import damaged
+from ...kv_policies.words import title_of
 from ...rollout.memory_file import KVMemory, stream_name
 from ...rollout.session import Session
 from ...rollout.stats import counted
@@ -107,7 +108,7 @@ def check_pauses(
     asking = "kv_memory" if memory else "stop_after" if stop_after else save_input
     if not policy.schedule.pauses:
         raise ValueError(
-            f"{type(policy.schedule).__name__} finishes no chunk before the last step of the "
+            f"{title_of(policy.schedule)} finishes no chunk before the last step of the "
             f"whole take, so {asking} has nothing to work "
             "on. Make the take in one run, or use another schedule."
         )
@@ -208,7 +209,7 @@ def _check_length(plan: TakePlan, about: State):
         raise damaged("it does not tell the take's length")
     if not schedule.extends and before != about["plan"]:
         raise KVMemoryError(
-            f"{type(schedule).__name__} plans by the take's length and by where prompts begin, "
+            f"{title_of(schedule)} plans by the take's length and by where prompts begin, "
             f"and these were {before} in the KV memory and are {about['plan']} now. Use the same "
             "length, and let prompts begin at the same places."
         )

@@ -4,6 +4,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -50,6 +51,7 @@ class DeCoPrune(TokenPrune):
     score: str = "mse"
     min_keep_per_block: int = 0
     floor_threshold: float = 0.0
+    title: ClassVar = "DeCoPrune"
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,6 +3,7 @@
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..cache.cache import KVCache
 from ..take import BankPlan, Chunk, Geometry, Take
@@ -23,6 +24,7 @@ class DeCoPruneHS(DeCoPrune):
     head_map: HeadMap | None = None
     static_sink_frames: int = 4
     static_recent_frames: int = 4
+    title: ClassVar = "DeCoPrune-HS"
 
     def __post_init__(self):
         super().__post_init__()

@@ -32,6 +32,7 @@ class EmaSink(Retention):
     window_frames: int = 9
     sink_frames: int = 3
     sink_weight: float = 0.999
+    title: ClassVar = "EMA Sink (Reward Forcing)"
     whole_frames: ClassVar = True
     rewrites: ClassVar = True
 

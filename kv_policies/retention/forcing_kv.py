@@ -4,6 +4,7 @@ changed (Forcing-KV, arXiv 2605.09681).
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class ForcingKV(Retention):
     dynamic_frames: int = 1
     bank_share: float = 0.33
     patches: int = 6
+    title: ClassVar = "Forcing-KV"
 
     def __post_init__(self):
         if self.head_map is None:

@@ -13,6 +13,7 @@ from .retention import Retention, RetentionRun
 class FullKV(Retention):
     """Every token of every chunk stays."""
 
+    title: ClassVar = "Full"
     whole_frames: ClassVar = True
 
     def grain(self, geometry: Geometry, lengths: set[int]) -> int:

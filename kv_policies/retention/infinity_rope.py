@@ -27,6 +27,7 @@ class InfinityRope(Retention):
     window_frames: int = 6
     sink_frames: int = 1
     cut_distance: int = 45
+    title: ClassVar = "Infinity-RoPE"
     cut_forgets: ClassVar[bool] = False
     whole_frames: ClassVar = True
 

@@ -39,6 +39,7 @@ class MemRope(Retention):
     alpha_long: float = 0.01
     alpha_short: float = 0.1
     adaptive: bool = False
+    title: ClassVar = "MemRoPE"
     whole_frames: ClassVar = True
     own_frames: ClassVar = False
     rewrites: ClassVar = True

@@ -4,6 +4,7 @@ other tokens (arXiv 2609.39096, tables 1 and 3).
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as functional
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ..cache.cache import KVCache
 from ..take import Chunk
+from ..words import title_of
 from .decoprune import DeCoPrune
 from .other_choice import Choice, OtherChoice
 from .retention import Retention
@@ -24,6 +26,8 @@ TEMP_DIFF_LAYER = 1
 @dataclass(frozen=True)
 class PruneControl(OtherChoice):
     """Keep as many tokens of each chunk as `of` would, those with the highest `rank`."""
+
+    title: ClassVar = "Pruning Control"
 
     of: TokenPrune = DeCoPrune()
 
@@ -102,7 +106,7 @@ def control_of(retention: Retention, ranking: str) -> PruneControl:
     """The control that matches a DeCoPrune."""
     if type(retention) is not DeCoPrune:
         raise ValueError(
-            f"Pruning Control got the policy {type(retention).__name__} and matches DeCoPrune "
+            f"Pruning Control got the policy {title_of(retention)} and matches DeCoPrune "
             "alone. Connect KV Policy: DeCoPrune without a head map."
         )
     return CONTROLS[ranking](retention)

@@ -130,6 +130,9 @@ class Retention(ABC):
 
     # For the other slots and for prompt changes: what the cache looks like.
 
+    # its node's name without "KV Policy: "; empty: the class's own in words, see `title_of`
+    title: ClassVar[str] = ""
+
     # True: of a latent frame all tokens stay or none, the same ones in all layers of a bank
     whole_frames: ClassVar[bool] = False
 

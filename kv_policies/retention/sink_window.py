@@ -28,6 +28,7 @@ class SinkWindow(Retention):
     sink_frames: int = 3
     window_frames: int = 21
     sink_rope: str = "absolute"
+    title: ClassVar = "Sink + Window"
     whole_frames: ClassVar = True
     whole_chunks: bool = True
 

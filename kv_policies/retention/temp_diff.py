@@ -4,7 +4,7 @@ most from the next frame's (TempDiff, a baseline of DeCoPrune, arXiv 2609.39096,
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -78,6 +78,7 @@ class TempDiff(Retention):
     reindex: str = "auto"
     virtual_length: int = 17
     reindex_recent: int = 8
+    title: ClassVar = "TempDiff (once)"
 
     def __post_init__(self):
         check_reindex(self.reindex, self.virtual_length, self.reindex_recent)

@@ -27,6 +27,7 @@ class ContextRecompute(Schedule):
     """
 
     window_frames: int = 6
+    title: ClassVar = "Krea Recompute"
     switches: ClassVar = SWITCHES  # the context always runs under the chunk's own prompts
 
     def check(self, geometry: Geometry, take: Take):

@@ -52,6 +52,7 @@ class FlashForward(Schedule):
     planner_history: int = 6
     stage_history: int = 5
     budget_frames: int = 21
+    title: ClassVar = "FlashForward Anchors"
     switches: ClassVar = ("swap",)
     gathers: ClassVar = True
     extends: ClassVar = False

@@ -26,6 +26,7 @@ class Hierarchical(Schedule):
     """
 
     window_frames: int = 21
+    title: ClassVar = "Hierarchical (HiAR)"
     switches: ClassVar = ("swap", "cut")
     pauses: ClassVar = False
 

@@ -105,6 +105,8 @@ class Stage(Protocol):
 class Schedule(ABC):
     """Slot 3: in which order forwards run, and with that how history gets into the cache."""
 
+    # its node's name without "KV Policy: "; empty: the class's own in words, see `title_of`
+    title: ClassVar[str] = ""
     # the ways of SWITCHES in which its takes may change prompts
     switches: ClassVar[tuple[str, ...]] = ()
     # False: nothing is finished before the take's end, so it is made in one run

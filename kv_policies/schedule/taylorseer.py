@@ -3,6 +3,7 @@
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ..take import FORECAST, HOLD, Forward, Geometry, Take
 from .clean_pass import CleanPass
@@ -26,6 +27,7 @@ class TaylorSeer(CleanPass):
     order: int = 1
     interval: int = 5
     first_steps: int = 3
+    title: ClassVar = "TaylorSeer"
 
     def __post_init__(self):
         for name, least in (("order", 0), ("interval", 2), ("first_steps", 1)):

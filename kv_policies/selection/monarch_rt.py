@@ -27,6 +27,7 @@ class MonarchRT(Selection):
     """
 
     h_reduce: int = 1
+    title: ClassVar = "MonarchRT"
     needs_whole_frames: ClassVar = True
 
     def __post_init__(self):

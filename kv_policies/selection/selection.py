@@ -49,6 +49,8 @@ class SelectionRun:
 class Selection(ABC):
     """Slot 2: what each query reads of what stayed."""
 
+    # its node's name without "KV Policy: "; empty: the class's own in words, see `title_of`
+    title: ClassVar[str] = ""
     # True: the rows that it reads must be whole latent frames, see `Retention.whole_frames`
     needs_whole_frames: ClassVar[bool] = False
     # True: it asks of which frame each row is, which must be so in all layers, and a frame of the

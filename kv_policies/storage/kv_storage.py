@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -31,6 +32,7 @@ class KVStorage(Storage):
     full_chunks: int = 2
     sink_frames: int = 3
     device: str = "model"
+    title: ClassVar = "KV Storage"
 
     def __post_init__(self):
         if self.dtype not in DTYPES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -17,6 +18,9 @@ class Storage:
     # What rows may be held in, and the first latent frames of a shot that never are.
     dtype = "model"
     sink_frames = 0
+
+    # its node's name without "KV Policy: "; empty: the class's own in words, see `title_of`
+    title: ClassVar[str] = ""
 
     @property
     def is_plain(self) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 from keepsake.kv_policies import HeadMap, KVPolicy
+from keepsake.kv_policies.words import title_of
 from keepsake.nodes.sockets import DIRECTED
 
 from .test_schema import nodes
@@ -47,3 +48,11 @@ def test_a_node_and_its_policy_have_the_same_defaults(node):
         ]
         expected = DIFFER.get(node.__name__, []) if slot == "retention" else []
         assert differ == expected, f"{node.__name__} and {type(part).__name__} differ in {differ}"
+
+
+@pytest.mark.parametrize("node", [*NODES, STORAGE], ids=lambda node: node.__name__)
+def test_a_refusal_calls_a_part_as_its_node_is_called(node):
+    policy = made_of_defaults(node)
+    (filled,) = policy.filled
+    name = node.define_schema().display_name.removeprefix("KV Policy: ")
+    assert title_of(getattr(policy, filled)) == name

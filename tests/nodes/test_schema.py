@@ -105,23 +105,23 @@ def test_two_policies_for_one_slot_are_refused():
     (window,) = kinds["PolicySinkWindow"].execute(9, 3, "absolute").args
     with pytest.raises(
         ValueError,
-        match="SinkWindow is this policy's retention already, and FullKV would take its place",
+        match=r"Sink \+ Window is this policy's retention already, and Full would take its place",
     ):
         kinds["PolicyFull"].execute(kv_policy=window)
     (hierarchical,) = kinds["PolicyHierarchical"].execute(9, kv_policy=window).args
     with pytest.raises(
-        ValueError, match="Hierarchical is this policy's schedule already, and RollingForcing would"
+        ValueError, match="is this policy's schedule already, and Rolling Forcing would"
     ):
         kinds["PolicyRollingForcing"].execute(9, kv_policy=hierarchical)
     (stored,) = kinds["KVStorageNode"].execute("int8", 2, 3, kv_policy=window).args
-    with pytest.raises(ValueError, match="Remove one of the two KVStorage nodes"):
+    with pytest.raises(ValueError, match="Remove one of the two KV Storage nodes"):
         kinds["KVStorageNode"].execute("int4", 2, 3, kv_policy=stored)
 
 
 def test_a_slot_that_a_node_filled_with_its_default_is_filled():
     kinds = {node.__name__: node for node in nodes()}
     (full,) = kinds["PolicyFull"].execute().args
-    with pytest.raises(ValueError, match="FullKV is this policy's retention already"):
+    with pytest.raises(ValueError, match="Full is this policy's retention already"):
         kinds["PolicySinkWindow"].execute(9, 3, "absolute", kv_policy=full)
     assert full == KVPolicy()  # it is no parameter
 
@@ -131,7 +131,7 @@ def test_a_window_equal_to_that_of_directed_forcing_is_not_dropped():
     parameters = (2.0, 4, 12, 7, 0)
     (window,) = kinds["PolicySinkWindow"].execute(21, 3, "shifted").args
     assert window.retention == DIRECTED.retention
-    with pytest.raises(ValueError, match="SinkWindow is this policy's retention already"):
+    with pytest.raises(ValueError, match=r"Sink \+ Window is this policy's retention already"):
         kinds["PolicyFull"].execute(kv_policy=window)
     directed = kinds["PolicyDirectedForcing"].execute(
         *parameters, kv_policy=window, **{"lambda": 0.46}

@@ -68,5 +68,5 @@ def test_fewer_bits_hold_forcing_kv_and_are_refused_by_dummy_forcing(dtype):
     whole, kept = take(replace(FORCING, storage=storage)), []
     take(replace(FORCING, storage=storage), stop_after=9, on_memory=kept.append)
     assert torch.equal(take(replace(FORCING, storage=storage), memory=kept[0]), whole)
-    with pytest.raises(ValueError, match="DummyForcing tells heads apart in mid-take"):
+    with pytest.raises(ValueError, match="Dummy Forcing tells heads apart in mid-take"):
         take(replace(DUMMY, storage=storage))

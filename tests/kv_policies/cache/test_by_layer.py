@@ -119,7 +119,7 @@ def test_the_map_tells_in_which_share_of_the_layers_a_token_is():
 def test_what_needs_the_same_tokens_in_all_layers_is_refused():
     geometry, take = fake.geometry(), Take(FRAMES, 0, (1.0, 0.0), 1)
     for policy, sentence in (
-        (KVPolicy(LastOfLayer(), DirectedForcing()), "DirectedForcing chooses by frames"),
+        (KVPolicy(LastOfLayer(), DirectedForcing()), "Directed Forcing chooses by frames"),
         (KVPolicy(LastOfLayer(), storage=KVStorage("int8")), "codes the same ones in all"),
     ):
         with pytest.raises(ValueError, match=f"LastOfLayer keeps other tokens.*{sentence}"):

@@ -40,5 +40,5 @@ def test_what_cannot_be_a_window_is_refused_in_words():
         DeepSink(6, 6)
     with pytest.raises(ValueError, match="are 5 latent frames. Use window_frames of at least 5"):
         DeepSink(2, 4).check(fake.geometry(3), Take(9, 0, (1.0, 0.0), 0))
-    with pytest.raises(ValueError, match="DeepSink turns the keys of 14 latent frames"):
+    with pytest.raises(ValueError, match="Deep Sink turns the keys of 14 latent frames"):
         KVPolicy(DeepSink(), storage=KVStorage()).check(fake.geometry(3), Take(9, 0, (1.0, 0.0), 0))

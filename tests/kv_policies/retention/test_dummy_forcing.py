@@ -151,7 +151,7 @@ def test_a_recache_runs_its_frames_together_and_begins_with_the_first_of_them():
 
 def test_a_storage_in_fewer_bits_is_refused():
     policy = KVPolicy(POLICY, storage=KVStorage("int8"))
-    with pytest.raises(ValueError, match="DummyForcing tells heads apart in mid-take"):
+    with pytest.raises(ValueError, match="Dummy Forcing tells heads apart in mid-take"):
         policy.check(fake.geometry(), Take(8, 0, (1.0, 0.0), 1))
     KVPolicy(POLICY, storage=KVStorage("model", device="cpu")).check(
         fake.geometry(), Take(8, 0, (1.0, 0.0), 1)

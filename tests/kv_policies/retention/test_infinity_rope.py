@@ -81,7 +81,7 @@ def test_what_cannot_be_a_window_is_refused_in_words():
 
 def test_a_sink_in_fewer_bits_is_refused():
     policy = KVPolicy(InfinityRope(), storage=KVStorage(sink_frames=0))
-    with pytest.raises(ValueError, match="InfinityRope turns the keys of 1 latent frames"):
+    with pytest.raises(ValueError, match="Infinity-RoPE turns the keys of 1 latent frames"):
         policy.check(fake.geometry(3), Take(9, 0, (1.0, 0.0), 0))
 
 

@@ -98,7 +98,9 @@ def test_a_control_is_described_as_it_was_before_it_held_its_decoprune():
 
 def test_only_plain_decoprune_has_a_control():
     assert control_of(DeCoPrune(gamma=0.3), "reverse") == ReversePrune(DeCoPrune(gamma=0.3))
-    with pytest.raises(ValueError, match="got the policy SinkWindow and matches DeCoPrune alone"):
+    with pytest.raises(
+        ValueError, match=r"got the policy Sink \+ Window and matches DeCoPrune alone"
+    ):
         control_of(SinkWindow(), "random")
 
 

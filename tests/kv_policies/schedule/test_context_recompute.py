@@ -130,5 +130,5 @@ def test_a_window_without_context_is_refused():
     "policy", [dict(retention=SinkWindow()), dict(selection=DirectedForcing())], ids=str
 )
 def test_slots_that_would_do_nothing_are_refused(policy):
-    with pytest.raises(ValueError, match="ContextRecompute keeps a history of its own"):
+    with pytest.raises(ValueError, match="Krea Recompute keeps a history of its own"):
         KVPolicy(schedule=ContextRecompute(), **policy).check(fake.geometry(), Take(9, 0, ONE, 0))

@@ -169,5 +169,5 @@ def test_a_window_that_cannot_hold_what_is_in_flight_is_refused():
 
 
 def test_a_retention_would_do_nothing_and_is_refused():
-    with pytest.raises(ValueError, match="RollingForcing keeps a history of its own"):
+    with pytest.raises(ValueError, match="Rolling Forcing keeps a history of its own"):
         KVPolicy(SinkWindow(), schedule=RollingForcing()).check(fake.geometry(), Take(9, 0, TWO, 0))

@@ -194,9 +194,9 @@ def test_of_schedules_with_a_history_of_their_own_rolling_forcing_alone_takes_a_
     take = Take(30, 0, TWO, 0)
     KVPolicy(selection=DirectedForcing(), schedule=RollingForcing()).check(fake.geometry(), take)
     for schedule in (Hierarchical(), FlashForward(), ContextRecompute()):
-        with pytest.raises(ValueError, match="the selection DirectedForcing would have nothing"):
+        with pytest.raises(ValueError, match="the selection Directed Forcing would have nothing"):
             KVPolicy(selection=DirectedForcing(), schedule=schedule).check(fake.geometry(), take)
-    with pytest.raises(ValueError, match="the retention SinkWindow would have nothing"):
+    with pytest.raises(ValueError, match=r"the retention Sink \+ Window would have nothing"):
         KVPolicy(SinkWindow(), DirectedForcing(), RollingForcing()).check(fake.geometry(), take)
 
 

@@ -279,7 +279,7 @@ def test_the_models_dtype_is_the_plain_storage():
         ),
         (
             KVPolicy(RollingSink(7), storage=KVStorage("fp8")),
-            "RollingSink computes rows of its history from other rows, and fp8 would round",
+            "Rolling Sink computes rows of its history from other rows, and fp8 would round",
         ),
         (KVPolicy(schedule=Hierarchical(), storage=KVStorage()), "has short caches of its own"),
         (
