@@ -37,6 +37,7 @@ class WorldKV(Retention):
     retrieved_frames: int = 18
     recent_frames: int = 6
     keep_ratio: float = 0.5
+    title: ClassVar = "WorldKV"
     needs_poses: ClassVar = True
 
     def __post_init__(self):
