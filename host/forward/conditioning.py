@@ -9,6 +9,7 @@ import torch
 
 from ...kv_policies import Schedule
 from ...kv_policies.words import title_of
+from ..model.backbone import text_width
 from ..model.profiles import ARProfile
 from ..model.tensors import require_finite_input
 from .controls import Control, check_control
@@ -80,7 +81,14 @@ def check_conditioning(
         for value in [value for cond in group for value in cond.values()]:
             if torch.is_tensor(value):
                 require_finite_input(prompt_name(name), value)
+    width = text_width(model.get_model_object("diffusion_model"))
     for cond in all_of(active):
+        text = cond.get("cross_attn")
+        if width and torch.is_tensor(text) and text.shape[-1] != width:
+            raise ValueError(
+                f"A prompt's text is {text.shape[-1]} wide, and this model reads {width}. Encode "
+                "it by the model's own text encoder (umt5-xxl for Wan, CLIPLoader's type wan)."
+            )
         for key, name in UNCUTTABLE.items():
             if cond.get(key) is not None:
                 raise ValueError(

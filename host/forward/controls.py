@@ -95,14 +95,21 @@ def _check_world(kind: Kind, control: Control | None, conds: list[dict], shape: 
 
 
 def _check_start_image(image: Tensor | None, shape: tuple[int, ...]):
-    """Refuse a start image's latents `[B, C, T, 2h, 2w]` that are not as long as the take: each
-    chunk gets those of its own frames.
+    """Refuse a start image's latents `[B, C, T, 2h, 2w]` that are not as long as the take, since
+    each chunk gets those of its own frames, or of another size, which the host would stretch.
     """
     if image is not None and image.ndim == 5 and image.shape[2] != shape[2]:
         raise ValueError(
             f"A prompt brings a start image for {image.shape[2]} latent frames, and the take has "
             f"{shape[2]}. Set the length of WanImageToVideo to {4 * shape[2] - 3} pixel frames, or "
             "use its latent for the take."
+        )
+    if image is not None and tuple(image.shape[-2:]) != tuple(shape[-2:]):
+        (theirs_high, theirs_wide), (high, wide) = image.shape[-2:], shape[-2:]
+        raise ValueError(
+            f"A prompt brings a start image of {theirs_wide}x{theirs_high} latent cells, and the "
+            f"take has {wide}x{high}. Give WanImageToVideo the width and height of the take's "
+            "latent, or use its latent for the take."
         )
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 from comfy.ldm.wan.ar_model import CausalWanModel
 from comfy.ldm.wan.model import WanModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...kv_policies import Geometry, Span
 from .. import TESTED_HOSTS
@@ -111,6 +111,12 @@ def rotation(
     if last - first + 1 == len(span):
         return table(first, len(span))
     return torch.cat([table(position, 1) for position in span.positions], 1)
+
+
+def text_width(backbone) -> int:
+    """How wide a prompt's text must be; 0 for a model that reads none."""
+    layers = getattr(backbone, "text_embedding", None)
+    return getattr(layers[0], "in_features", 0) if isinstance(layers, nn.Sequential) else 0
 
 
 def control_channels(model) -> int:

@@ -184,6 +184,8 @@ def _check_same(plan: TakePlan, about: State):
 def _check_scale(memory: KVMemory, about: State):
     """A camera's steps are told as shares of a scale, which is the take's and no path's."""
     before, now = memory.about.get("control_scale"), about["control_scale"]
+    if before is not None and not (isinstance(before, float) and 0 < before < math.inf):
+        raise damaged(f"its camera's scale is {before!r}")
     if before is not None and now is not None and not math.isclose(before, now, rel_tol=1e-5):
         raise KVMemoryError(
             f"The KV memory's camera moved by shares of {before:g}, and this one's are of {now:g}, "

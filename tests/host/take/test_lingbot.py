@@ -113,6 +113,10 @@ def test_two_runs_of_six_frames_are_one_of_twelve(model):
     # Another scale would make other steps of the same path.
     with pytest.raises(KVMemoryError, match=r"Set scale in World Camera to \d.\d+\."):
         take(model, camera(scale=7.0), memory=memory)
+    for scale in ("7", float("nan"), -1.0):
+        memory.about["control_scale"] = scale
+        with pytest.raises(KVMemoryError, match="damaged.*its camera's scale is"):
+            take(model, memory=memory)
 
 
 def test_a_path_that_was_planned_in_parts_needs_its_scale(model):
@@ -152,13 +156,21 @@ def test_the_camera_is_embedded_once_a_chunk_and_nothing_of_it_stays(model, monk
         (dict(control="longer"), "World Camera made 8 latent frames, and the take has 6"),
         (dict(positive=tiny.prompt(1)), "goes on from a start image, and a prompt brings none"),
         (dict(positive="longer"), "start image for 8 latent frames, and the take has 6. Set the"),
+        (dict(positive="small"), "start image of 9x8 latent cells, and the take has 10x8. Give"),
+        (dict(positive="other text"), "text is 24 wide, and this model reads 64. Encode it by"),
     ],
 )
 def test_what_a_take_lacks_is_said_before_it_begins(change, match, model):
-    longer = dict(control=camera(8), positive=begun(model, 8))
+    ((text, start),) = begun(model, 6)
+    narrow = {**start, "concat_latent_image": start["concat_latent_image"][..., :9]}
+    others = {
+        "longer": dict(control=camera(8), positive=begun(model, 8)),
+        "small": dict(positive=[[text, narrow]]),
+        "other text": dict(positive=[[text[..., :24], start]]),
+    }
     given = dict(control=camera(6), positive=begun(model, 6))
     for name, value in change.items():
-        given[name] = longer[name] if isinstance(value, str) else value
+        given[name] = others[value][name] if isinstance(value, str) else value
     sampler = tiny.sampler(WINDOW, CHUNK, control=given["control"])
     with pytest.raises(ValueError, match=match):
         tiny.guide(model, sampler, tiny.noise_of(6, 8, 10), given["positive"])
