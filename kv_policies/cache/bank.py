@@ -180,10 +180,14 @@ class Bank:
     def rewind(self, first: int) -> Tensor:
         """Forget the history rows from latent frame `first` on, and return their `token_ids`; by
         layer, all layers must hold the same there.
+
+        Held keys of such rows are forgotten, too: what is written there anew is held anew.
         """
         start = self.rows_of(0, first - 1).stop
         forgotten = self.token_ids(start)
         self._truncate(start)
+        if start < len(self._held_position) and not self.holds_values:
+            self._hold(0)
         return forgotten
 
     def _truncate(self, length: int):

@@ -6,13 +6,17 @@ import pytest
 import torch
 from keepsake.kv_policies import (
     CleanPass,
+    DeepForcing,
+    DeepSink,
     FlashForward,
     Hierarchical,
+    InfinityRope,
     KVPolicy,
     KVStorage,
     SinkWindow,
     Storage,
 )
+from keepsake.kv_policies.cache.rope import frequencies_of, turn, turn_in_time
 from keepsake.rollout import rollout
 from keepsake.rollout.chunks import plan_chunks
 from keepsake.rollout.recache import frames_together, planned_reruns
@@ -114,6 +118,44 @@ def test_a_recache_together_leaves_every_token_where_it_was(retention, frames, r
             assert not k[:, ~old].numel() or not torch.equal(k[:, ~old], now[:, ~old])
     look = f"latent frames {span.start} to 7 were run again in one forward under the new prompt"
     assert look in " ".join(trace.notes)
+
+
+@pytest.mark.parametrize(
+    "retention, cuts",
+    [
+        (DeepSink(2, 6), []),
+        (DeepForcing(2, 6, 4, 6), []),
+        (InfinityRope(8, 2, 12), [PromptStart(4, "cut")]),
+    ],
+    ids=repr,
+)
+def test_a_sink_that_ran_again_turns_from_its_new_keys(retention, cuts, monkeypatch):
+    """It had been held where it still stands. Turned back, its keys after the next chunk are those
+    of the recache.
+    """
+    after_recache, real = [], rollout.recache
+
+    def sink_keys(session):
+        bank = fake.bank(session)
+        rows = slice(0, 12)
+        position = bank.columns.of_first_layer("position")[rows]
+        back = turn_in_time(-position, frequencies_of(bank.geometry), bank.device)
+        return [turn(bank.read(layer, rows)[0], *back) for layer in range(fake.LAYERS)]
+
+    def spy(session, *args):
+        frames = real(session, *args)
+        after_recache.extend(sink_keys(session))
+        return frames
+
+    def compare(session, chunk):
+        if chunk.start_frame == 8:
+            for now, then in zip(sink_keys(session), after_recache, strict=True):
+                assert torch.allclose(now, then, atol=1e-12)
+
+    monkeypatch.setattr(rollout, "recache", spy)
+    starts = [*cuts, PromptStart(8, "recache", recache_frames=8)]
+    fake.take(KVPolicy(retention), 10, starts=starts, together=True, on_chunk=compare)
+    assert after_recache
 
 
 def test_a_recache_together_equals_a_take_whose_past_was_one_given_chunk():
