@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io
 
+from ..demo.camera import camera_input
 from ..demo.load import load_demo_world
-from ..demo.world import CAMERA_PATHS, camera_control, camera_positions, poses
+from ..demo.world import CAMERA_PATHS, camera_positions
 from ..host.model.camera_keys import read_keys
 from ..host.model.tensors import samples_of
-from ..host.model.world_control import CameraInput
 from .constants import accepts
 from .sockets import CATEGORY, ControlSocket
 
@@ -99,5 +99,4 @@ class DemoCamera(io.ComfyNode):
     def execute(cls, latent, path, away_frames, start, keys=""):
         shape = samples_of(latent).shape
         positions = camera_positions(shape, path, away_frames, start, keys)
-        values = camera_control(shape, path, away_frames, start, keys)
-        return io.NodeOutput(CameraInput(values=values, poses=poses(positions)))
+        return io.NodeOutput(camera_input(positions, *shape[3:]))

@@ -3,7 +3,8 @@ then a path.
 """
 
 import torch
-from keepsake.demo import world
+from keepsake.demo.camera import camera_input
+from keepsake.demo.world import camera_positions
 from keepsake.host.model.camera import Lens, camera_control, pixel_frames
 from keepsake.host.model.camera_keys import PATHS, keys_by_frame, read_keys, walk_poses
 
@@ -38,7 +39,8 @@ def control_of(maker: Maker, camera: str, given: int, new: int, size: tuple[int,
     if maker.kind is None:
         if maker.profile.needs_control:  # the demo world's
             cells = [side // CELL for side in size]
-            return world.camera_control((1, 16, frames, *cells), "hold", 1, 0, words)
+            positions = camera_positions((1, 16, frames, *cells), "hold", 1, 0, words)
+            return camera_input(positions, *cells)
         if camera != STILL:
             raise ValueError(
                 f"--camera is '{camera}', and {maker.profile.name} follows none. Leave it out."

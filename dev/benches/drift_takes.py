@@ -7,8 +7,8 @@ import policies
 import torch
 from episodes import PROMPTS
 from keepsake.demo import world
+from keepsake.demo.camera import camera_input
 from keepsake.demo.load import load_demo_world
-from keepsake.host.model.world_control import CameraInput
 from keepsake.host.take.take import sample_take
 
 MEASURES = ("drift", "growth", "seam")
@@ -37,10 +37,7 @@ def take(job: Job, path: str, member: int) -> tuple[torch.Tensor, list[int]]:
     """Decoded key frames `[frames, 64, 128, 3]`; the first frame of each chunk but the first."""
     model, clip, vae = parts()
     latent = {"samples": torch.zeros(1, 16, job.frames, world.ROWS, world.COLUMNS)}
-    camera = latent["samples"].shape, path, 1, job.pair
-    control = CameraInput(
-        values=world.camera_control(*camera), poses=world.poses(world.camera_positions(*camera))
-    )
+    control = camera_input(world.camera_positions(latent["samples"].shape, path, 1, job.pair))
     positive = clip.encode_from_tokens_scheduled(
         clip.tokenize(world.prompt(*PROMPTS[job.pair % len(PROMPTS)]))
     )

@@ -13,8 +13,8 @@ import episodes as cmbench
 import policies
 import torch
 from keepsake.demo import world
+from keepsake.demo.camera import camera_input
 from keepsake.demo.load import load_demo_world
-from keepsake.host.model.world_control import CameraInput
 from keepsake.host.take.take import sample_take
 from keepsake.rollout.stats import KVStats
 
@@ -58,11 +58,7 @@ def take_of(job: Job, pair: cmbench.Pair, member: int):
         if drawn
         else None
     )
-    positions = torch.tensor(pair.walk) + pair.origin
-    control = CameraInput(
-        values=world.control(positions).movedim(0, 1)[None].contiguous(),
-        poses=world.poses(positions),
-    )
+    control = camera_input(torch.tensor(pair.walk) + pair.origin)
     positive = clip.encode_from_tokens_scheduled(
         clip.tokenize(world.prompt(pair.time, pair.district))
     )

@@ -9,11 +9,11 @@ import pytest
 import torch
 from comfy_extras.nodes_wan import WanImageToVideo
 from keepsake.demo import world
+from keepsake.demo.camera import camera_input
 from keepsake.demo.load import load_demo_world
 from keepsake.host.model.camera import Lens, camera_control
 from keepsake.host.model.checkpoint import load_ar_model
 from keepsake.host.model.profiles import PROFILES
-from keepsake.host.model.world_control import CameraInput
 from keepsake.host.take.patch import patch
 from keepsake.kv_policies import (
     DirectedForcing,
@@ -136,10 +136,7 @@ def test_directed_forcing_reads_of_what_is_in_reach(model):
 def demo(policy, **request):
     model, clip, _ = load_demo_world()
     shape = (1, 16, 24, world.ROWS, world.COLUMNS)
-    path = shape, "go and return", 11, 0
-    control = CameraInput(
-        values=world.camera_control(*path), poses=world.poses(world.camera_positions(*path))
-    )
+    control = camera_input(world.camera_positions(shape, "go and return", 11, 0))
     sampler = tiny.sampler(policy, 3, **{"control": control, **request})
     prompt = clip.encode_from_tokens_scheduled(clip.tokenize("downtown at day"))
     return tiny.guide(model, sampler, tiny.noise_of(24, *shape[3:]), prompt)
