@@ -25,6 +25,7 @@ from keepsake.kv_policies import (
     Take,
     TaylorSeer,
 )
+from keepsake.kv_policies.words import title_of
 
 from .. import fake
 
@@ -62,7 +63,7 @@ def test_a_selection_goes_with_the_schedules_whose_forwards_it_can_act_on(schedu
     if selection is ReadAll or (schedule, selection) in SELECTED:
         policy.check(fake.geometry(3), TAKE)
     else:
-        with pytest.raises(ValueError, match=f"the selection {selection.__name__} would have"):
+        with pytest.raises(ValueError, match=f"the selection {title_of(selection())} would have"):
             policy.check(fake.geometry(3), TAKE)
 
 
@@ -79,7 +80,7 @@ def test_only_a_history_of_retentions_can_be_held_otherwise(schedule, storage):
 
 def test_frames_are_not_chosen_where_others_are_replayed_in_their_places():
     policy = KVPolicy(RollingSink(), DirectedForcing())
-    with pytest.raises(ValueError, match="chooses which latent frames to read, and in RollingSink"):
+    with pytest.raises(ValueError, match="which latent frames to read, and in Rolling Sink"):
         policy.check(fake.geometry(3), TAKE)
 
 

@@ -45,7 +45,6 @@ ROWS = {  # of the field's table
     "MemRope": "memrope",
     "EmaSink": "reward forcing",
     "TempDiff": "temp diff",
-    "WorldKV": "worldkv",
     "MonarchRT": "monarch rt",
     "TaylorSeer": "taylorseer",
     "SinkWindow": "sink window",

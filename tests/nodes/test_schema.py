@@ -162,4 +162,5 @@ def test_the_camera_fits_the_latent(path):
 
     node = next(node for node in nodes() if node.__name__ == "DemoCamera")
     (control,) = node.execute({"samples": torch.zeros(1, 16, 9, ROWS, 16)}, path, 3, 1).args
-    assert control.shape == (1, 16, 9, ROWS, 16)
+    assert control.values.shape == (1, 16, 9, ROWS, 16)
+    assert control.poses.shape == (9, 4, 4)

@@ -13,7 +13,7 @@ from keepsake.demo.camera import camera_input
 from keepsake.demo.load import load_demo_world
 from keepsake.host.model.camera import Lens, camera_control
 from keepsake.host.model.checkpoint import load_ar_model
-from keepsake.host.model.profiles import PROFILES
+from keepsake.host.model.published import PROFILES
 from keepsake.host.take.patch import patch
 from keepsake.kv_policies import (
     DirectedForcing,

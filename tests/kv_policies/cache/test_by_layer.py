@@ -122,7 +122,7 @@ def test_what_needs_the_same_tokens_in_all_layers_is_refused():
         (KVPolicy(LastOfLayer(), DirectedForcing()), "Directed Forcing chooses by frames"),
         (KVPolicy(LastOfLayer(), storage=KVStorage("int8")), "codes the same ones in all"),
     ):
-        with pytest.raises(ValueError, match=f"LastOfLayer keeps other tokens.*{sentence}"):
+        with pytest.raises(ValueError, match=f"Last Of Layer keeps other tokens.*{sentence}"):
             policy.check(geometry, take)
     KVPolicy(LastOfLayer(), storage=KVStorage("model", device="cpu")).check(geometry, take)
     KVPolicy(FullKV(), DirectedForcing()).check(geometry, take)

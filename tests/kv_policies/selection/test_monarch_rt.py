@@ -4,6 +4,7 @@
 here.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from keepsake.kv_policies import (
     Take,
 )
 from keepsake.kv_policies.selection import monarch_attention, monarch_rt
+from keepsake.kv_policies.words import title_of
 from safetensors.torch import load_file
 
 from ... import fake
@@ -74,7 +76,7 @@ def test_more_tiles_come_closer_to_dense_attention():
 
 @pytest.mark.parametrize("retention", RETENTION_CASES, ids=repr)
 def test_it_reads_whole_frames_and_refuses_a_retention_that_keeps_parts(retention):
-    policy, name = KVPolicy(retention, MonarchRT()), type(retention).__name__
+    policy, name = KVPolicy(retention, MonarchRT()), re.escape(title_of(retention))
     if retention.whole_frames:
         policy.check(fake.geometry(3), TAKE)
     else:
