@@ -239,9 +239,9 @@ def test_a_cancel_inside_a_forward_ends_every_device(at, monkeypatch):
 @pytest.mark.parametrize(
     "policy, name",
     [
-        (KVPolicy(), "CleanPass"),
-        (KVPolicy(DeCoPrune()), "CleanPass"),
-        (KVPolicy(schedule=Hierarchical()), "Hierarchical"),
+        (KVPolicy(), "Clean Pass"),
+        (KVPolicy(DeCoPrune()), "Clean Pass"),
+        (KVPolicy(schedule=Hierarchical()), r"Hierarchical \(HiAR\)"),
     ],
 )
 def test_a_schedule_with_nothing_to_run_side_by_side_is_refused(policy, name, monkeypatch):

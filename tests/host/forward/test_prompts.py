@@ -229,7 +229,7 @@ def test_the_help_page_tells_what_schedules_can_do():
         "FlashForward": FlashForward,
         "Hierarchical": Hierarchical,
         "Rolling": RollingForcing,
-        "Context": ContextRecompute,
+        "Krea": ContextRecompute,
     }
     assert expected == {
         word: [mode in kind.switches for mode in SWITCHES] for word, kind in kinds.items()

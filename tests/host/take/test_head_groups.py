@@ -58,7 +58,7 @@ def test_directed_forcing_reads_fewer_of_them():
 
 def test_monarch_reads_whole_frames_alone():
     assert torch.isfinite(take(replace(DUMMY, selection=MonarchRT()))).all()
-    with pytest.raises(ValueError, match="MonarchRT reads whole latent frames, and ForcingKV"):
+    with pytest.raises(ValueError, match="MonarchRT reads whole latent frames, and Forcing-KV"):
         take(replace(FORCING, selection=MonarchRT()))
 
 

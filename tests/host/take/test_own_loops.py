@@ -161,7 +161,7 @@ def test_the_host_is_told_the_activations_of_all_that_is_in_flight():
 def test_a_prompt_for_a_range_of_noise_levels_is_refused():
     ranged = [[tiny.prompt(1)[0][0], {"start_percent": 0.0, "end_percent": 0.5}]]
     with pytest.raises(
-        ValueError, match="range of noise levels cannot be used with RollingForcing"
+        ValueError, match="range of noise levels cannot be used with Rolling Forcing"
     ):
         take(RollingForcing(8), positive=ranged)
     whole = [[tiny.prompt(1)[0][0], {"start_percent": 0.0, "end_percent": 1.0}]]
@@ -173,7 +173,7 @@ def test_a_model_with_a_longer_first_chunk_is_refused():
         tiny.patch(tiny.tiny_model(layers=2)),
         ARProfile(name="few", chunk_frames=2, steps=2, first_chunk_steps=4),
     )
-    with pytest.raises(ValueError, match="first chunk in 4 steps, and RollingForcing"):
+    with pytest.raises(ValueError, match="first chunk in 4 steps, and Rolling Forcing"):
         tiny.guide(
             model,
             tiny.sampler(KVPolicy(schedule=RollingForcing(8))),
