@@ -32,8 +32,12 @@ def use_host(*host_arguments: str) -> str | None:
 
 
 def load_pack():
-    """Import the checkout as the package `keepsake`."""
-    return load_file("keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)])
+    """The checkout as the package `keepsake`, imported once: a second one would not know the rooms
+    that the first has.
+    """
+    return sys.modules.get("keepsake") or load_file(
+        "keepsake", ROOT / "__init__.py", submodule_search_locations=[str(ROOT)]
+    )
 
 
 def nodes() -> list[type]:
