@@ -154,7 +154,7 @@ def test_the_camera_is_embedded_once_a_chunk_and_nothing_of_it_stays(model, monk
             "follows the node World Camera, and another control is connected",
         ),
         (dict(control="longer"), "World Camera made 8 latent frames, and the take has 6"),
-        (dict(positive=tiny.prompt(1)), "goes on from a start image, and a prompt brings none"),
+        (dict(positive="no image"), "goes on from a start image, and a prompt brings none"),
         (dict(positive="longer"), "start image for 8 latent frames, and the take has 6. Set the"),
         (dict(positive="small"), "start image of 9x8 latent cells, and the take has 10x8. Give"),
         (dict(positive="other text"), "text is 24 wide, and this model reads 64. Encode it by"),
@@ -165,6 +165,7 @@ def test_what_a_take_lacks_is_said_before_it_begins(change, match, model):
     narrow = {**start, "concat_latent_image": start["concat_latent_image"][..., :9]}
     others = {
         "longer": dict(control=camera(8), positive=begun(model, 8)),
+        "no image": dict(positive=[[text, {}]]),
         "small": dict(positive=[[text, narrow]]),
         "other text": dict(positive=[[text[..., :24], start]]),
     }
