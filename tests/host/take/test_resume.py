@@ -251,7 +251,10 @@ def test_a_longer_latent_extends_a_finished_take(model, tmp_path):
         (dict(frames=5), "holds 6 latent frames and the latent has 5"),
         (dict(stop_after=6), "use 7 to 9"),
         (dict(prefix=[tiny.noise_of(1, 4, 6)]), "prefix is not the one"),
-        (dict(policy=KVPolicy(schedule=Hierarchical(6))), r"Hierarchical \(HiAR\) finishes no chunk before"),
+        (
+            dict(policy=KVPolicy(schedule=Hierarchical(6))),
+            r"Hierarchical \(HiAR\) finishes no chunk before",
+        ),
     ],
     ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
 )
