@@ -133,12 +133,16 @@ def test_more_than_21_frames_keep_all_or_roll_and_never_overflow(model):
 
 
 def live_bytes() -> int:
-    """Bytes of all tensors, but for the fake ones of torch.compile, which hold none."""
+    """Bytes of all tensors, but for those that hold none: the fake ones of torch.compile, and the
+    undefined ones that other libraries leave.
+    """
     gc.collect()
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
         for t in gc.get_objects()
-        if issubclass(type(t), torch.Tensor) and not isinstance(t, FakeTensor)
+        if issubclass(type(t), torch.Tensor)
+        and not isinstance(t, FakeTensor)
+        and torch._C._has_storage(t)
     }
     return sum(storages.values())
 
